@@ -24,8 +24,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from farflung import compress
+from farflung.compress.blobs.wire import varint
 from farflung.compress.cpu import dispatch as fast
-from farflung.compress.wire import varint
 
 SECONDS, BYTES = 1.0, 64 << 20
 SIZES = (1, 200, 5000)

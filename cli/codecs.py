@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..compress.spec import names, parse, traits_of
+from ..compress.specs.spec import names, parse, traits_of
 from ..scheduler.errors import PlanError
 from ..scheduler.workloads.codecs import bits_of
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .declarations import Declaration
 from .errors import CodecError
-from .registry import allow, declare, register, unregister
-from .spec import Spec, check, names, parse, traits_of
-from .traits import Parameter, Traits
+from .specs.declarations import Declaration
+from .specs.registry import allow, declare, register, unregister
+from .specs.spec import Spec, check, names, parse, traits_of
+from .specs.traits import Parameter, Traits
 
 if TYPE_CHECKING:
     from .codec import Codec, add, decode, decode_into, make, norm

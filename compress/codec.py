@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from . import registry
+from .blobs.pieces import Piece, Staged, to_device, to_host
+from .blobs.wire import Buffer, Header, Reader, open_blob
 from .errors import CodecError
 from .exchange.requests import Context, Gather, Program
-from .pieces import Piece, Staged, to_device, to_host
 from .primitives.key import Key, mix
-from .spec import Spec, parse, traits_of
-from .traits import Traits
-from .wire import Buffer, Header, Reader, open_blob
+from .specs import registry
+from .specs.spec import Spec, parse, traits_of
+from .specs.traits import Traits
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,

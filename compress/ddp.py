@@ -25,7 +25,7 @@ from .exchange import collectives
 from .exchange.requests import Context, Program
 from .gpu.streams import Side
 from .primitives.key import mix
-from .spec import check_contracts, momentum_word, parse, spec_feedback
+from .specs.spec import check_contracts, momentum_word, parse, spec_feedback
 
 
 class State:

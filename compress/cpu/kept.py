@@ -10,12 +10,14 @@ from typing import Any
 
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
+LOOPS = Path(__file__).parent / "loops"
+
 
 @lru_cache(maxsize=8)
 def text_of(folder: Path) -> bytes:
-    """A hash of the files ``loops*.py`` of a folder."""
+    """A hash of the files of a folder and of those of all loops of ours, which it may have inlined."""
     found = hashlib.sha256()
-    for file in sorted(folder.glob("loops*.py")):
+    for file in sorted({*folder.glob("*.py"), *LOOPS.rglob("*.py")}):
         found.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return found.digest()
 

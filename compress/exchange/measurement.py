@@ -12,7 +12,7 @@ import torch
 from ..codec import check_tensor, decode, make
 from ..errors import CodecError
 from ..primitives.vectors import vector
-from ..spec import Spec, parse
+from ..specs.spec import Spec, parse
 from .simulation import simulate
 
 

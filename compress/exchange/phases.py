@@ -15,7 +15,7 @@ import torch
 from ..codec import Codec, add, add_all, gather, make
 from ..errors import CodecError
 from ..primitives.key import mix
-from ..spec import Spec
+from ..specs.spec import Spec
 from .requests import Context, Gather, Program, Reduce, Request, Scatter
 
 __all__ = ["Context", "Gather", "Program", "Reduce", "Request", "Scatter", "gather", "program", "publish", "split"]

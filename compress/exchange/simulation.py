@@ -11,7 +11,7 @@ import torch
 from ..codec import Codec, check_tensor, decode, make
 from ..errors import CodecError
 from ..primitives.key import mix
-from ..spec import Spec
+from ..specs.spec import Spec
 from .phases import program
 from .requests import Context, Gather, Program, Reduce, Request, Scatter
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import torch
 
+from ..blobs.pieces import Piece
+from ..blobs.wire import Header, Reader
 from ..codec import bytes_tensor, piece
-from ..cpu import dispatch_values as loops
+from ..cpu.calls import values as loops
 from ..errors import CodecError
-from ..pieces import Piece
 from ..primitives.key import Key
 from ..primitives.scales import LARGEST
-from ..wire import Header, Reader
 from .looped import Looped, Put
 from .tables import blocks_of, pieces
 

@@ -8,14 +8,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
+from ..blobs.pieces import Doubt, Piece, Staged
+from ..blobs.wire import Buffer, Header, Reader
 from ..codec import DTYPES, Codec, bytes_tensor, check_finite, flatten, tensor_bytes
 from ..cpu import dispatch as fast
-from ..cpu import dispatch_values as loops
+from ..cpu.calls import tables as tabled
+from ..cpu.calls import values as loops
 from ..errors import CodecError
 from ..exchange.requests import Context, Program, Reduce
-from ..pieces import Doubt, Piece, Staged
 from ..primitives.key import Key
-from ..wire import Buffer, Header, Reader
 
 _BEYOND = 0x7F7F8000
 """The bits of the least fp32 that bf16 rounds to infinity."""
@@ -43,7 +44,7 @@ class Floats(Codec):
             self._norm(data, header)
         for out in outs:
             if self._quick(header):
-                fast.add_floats(out, data, self.kind(header), weight)
+                tabled.add_floats(out, data, self.kind(header), weight)
                 continue
             for here, values in self._pieces(data, header):
                 out[here] += values if weight == 1.0 else values.mul_(weight)
@@ -56,7 +57,7 @@ class Floats(Codec):
         if not reader.known:
             self._norm(data, header)
         if self._quick(header):
-            fast.add_floats(out, data, self.kind(header), None)
+            tabled.add_floats(out, data, self.kind(header), None)
             return
         for here, values in self._pieces(data, header):
             out[here] = values
@@ -70,7 +71,7 @@ class Floats(Codec):
         """The norm in about fp32's precision. CodecError for a value that is not finite: a stranger's blob can have a
         right checksum and a NaN."""
         if self._quick(header):
-            norm = math.sqrt(fast.float_squares(data, header.elements, self.kind(header)))
+            norm = math.sqrt(tabled.float_squares(data, header.elements, self.kind(header)))
         else:
             norm = math.hypot(*(float(torch.linalg.vector_norm(values)) for _, values in self._pieces(data, header)))
         if not math.isfinite(norm):
@@ -78,7 +79,7 @@ class Floats(Codec):
         return norm
 
     def _quick(self, header: Header) -> bool:
-        return self.kind(header) in fast.KINDS and fast.worth(header.elements)
+        return self.kind(header) in tabled.KINDS and fast.worth(header.elements)
 
     def _pieces(self, data: memoryview, header: Header) -> Iterator[tuple[slice, torch.Tensor]]:
         """Where, and the fp32 values, good until the next."""

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import torch
 
+from ..blobs.pieces import Piece
+from ..blobs.wire import Header, Reader
 from ..codec import bytes_tensor, piece
-from ..cpu import dispatch_values as loops
+from ..cpu.calls import values as loops
 from ..errors import CodecError
-from ..pieces import Piece
 from ..primitives import philox, scales, sums
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..spec import Spec
-from ..wire import Header, Reader
+from ..specs.spec import Spec
 from .looped import Looped, Put
 from .tables import Parts, Tabled, blocks_of, largest_of, pieces
 

@@ -8,15 +8,16 @@ from functools import lru_cache
 
 import torch
 
+from ..blobs.pieces import Piece
+from ..blobs.wire import Header, Reader
 from ..codec import bytes_tensor, piece
 from ..cpu import dispatch as fast
+from ..cpu.calls import tables as tabled
 from ..errors import CodecError
-from ..pieces import Piece
 from ..primitives import philox, scales
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size
-from ..spec import Spec
-from ..wire import Header, Reader
+from ..specs.spec import Spec
 from .tables import Parts, Tabled, blocks_of, largest_of
 
 # fmt: off
@@ -114,7 +115,7 @@ class Microscaling(Tabled):
         fields = piece((exponent + 127).to(torch.uint8))
         if x.device.type == "cpu" and fast.worth(x.numel()):
             factors = scales.power_of_two(-(exponent // 2)), scales.power_of_two(-(exponent - exponent // 2))
-            packed = fast.minifloat(x, 32, factors, form.shape, key.dither if self.stochastic else None)
+            packed = tabled.minifloat(x, 32, factors, form.shape, key.dither if self.stochastic else None)
             return [fields, piece(packed)]
         rows = blocks_of(x, 32)
         scaled = torch.ldexp(torch.ldexp(rows, -(exponent // 2)[:, None]), -(exponent - exponent // 2)[:, None])
@@ -152,7 +153,7 @@ class NvFp4(Tabled):
         unit = E4M3.table(x.device)[scale.to(torch.int64)] * safe
         head: list[Piece] = [piece(tensor_scale.view(1)), piece(scale.to(torch.uint8))]
         if x.device.type == "cpu" and fast.worth(x.numel()):
-            packed = fast.minifloat(x, 16, (unit,), form.shape, key.dither if self.stochastic else None)
+            packed = tabled.minifloat(x, 16, (unit,), form.shape, key.dither if self.stochastic else None)
             return [*head, piece(packed)]
         rows = blocks_of(x, 16)
         ratio = rows / torch.where(unit > 0, unit, torch.ones_like(unit))[:, None]
@@ -182,7 +183,7 @@ class Nf4(Tabled):
         unit = scales.to_scales(code)
         table = torch.tensor(NF4, device=x.device)
         if x.device.type == "cpu" and fast.worth(x.numel()):
-            packed = fast.between(x, self.block, unit, (table[1:] + table[:-1]) / 2, 4)
+            packed = tabled.between(x, self.block, unit, (table[1:] + table[:-1]) / 2, 4)
             return [piece(code), piece(packed)]
         rows = blocks_of(x, self.block)
         ratio = rows / torch.where(unit > 0, unit, torch.ones_like(unit))[:, None]

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 
 import torch
 
+from ..blobs.pieces import Doubt, Piece
+from ..blobs.wire import Buffer, Header, Reader
 from ..codec import Codec, bytes_tensor, check_finite, tensor_bytes
 from ..cpu import dispatch as fast
+from ..cpu.calls import tables as tabled
 from ..errors import CodecError
 from ..gpu import dispatch as gpu
-from ..pieces import Doubt, Piece
 from ..primitives import philox, scales
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..wire import Buffer, Header, Reader
 
 _CHUNK = 1 << 17  # elements at once on the CPU: the temporaries stay in the cache
 
@@ -45,7 +46,7 @@ class Group(Codec):
 
     def _write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         if x.device.type == "cpu" and fast.worth(x.numel()):
-            quick = fast.quantize(x, self.group, self.bits, self.full, self.stochastic, key.dither)
+            quick = tabled.quantize(x, self.group, self.bits, self.full, self.stochastic, key.dither)
             if quick is not None:
                 return [tensor_bytes(part) for part in quick]
         check_finite(x)
@@ -103,12 +104,12 @@ class Group(Codec):
         steps, packed = self._parts(reader, header, device)
         reader.end()
         for out in outs:
-            fast.add_groups(out, packed, steps, self.group, self.bits, weight)
+            tabled.add_groups(out, packed, steps, self.group, self.bits, weight)
 
     def write_to(self, reader: Reader, header: Header, out: torch.Tensor) -> None:
         if out.device.type == "cpu" and out.dtype == torch.float32 and fast.worth(out.numel()):
             steps, packed = self._parts(reader, header, out.device)
-            fast.add_groups(out, packed, steps, self.group, self.bits, None)
+            tabled.add_groups(out, packed, steps, self.group, self.bits, None)
         else:
             super().write_to(reader, header, out)
 
@@ -117,7 +118,7 @@ class Group(Codec):
             return super().decoded_norm(reader, header, device)
         steps, packed = self._parts(reader, header, device)
         reader.end()
-        return math.sqrt(fast.group_squares(packed, steps, self.group, self.bits, header.elements))
+        return math.sqrt(tabled.group_squares(packed, steps, self.group, self.bits, header.elements))
 
     def _parts(self, reader: Reader, header: Header, device: torch.device) -> tuple[torch.Tensor, memoryview]:
         """(fp32 steps, packed levels) of a body."""
@@ -129,7 +130,7 @@ class Group(Codec):
         step, packed = self._parts(reader, header, device)
         if device.type == "cpu" and fast.worth(n):
             out = torch.empty(n)
-            fast.add_groups(out, packed, step, group, self.bits, None)
+            tabled.add_groups(out, packed, step, group, self.bits, None)
             return out
         levels = unpack(bytes_tensor(packed, torch.uint8, device), n, self.bits).to(torch.float32)
         levels -= float(1 << (self.bits - 1))

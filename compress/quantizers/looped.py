@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ..blobs.wire import Header, Reader
 from ..codec import Codec
 from ..cpu import dispatch as fast
-from ..wire import Header, Reader
 
 Put = Callable[[torch.Tensor, float | None], None]
 """(flat fp32 vector on the CPU, weight): the vector = decoded, or with a weight += decoded * weight."""

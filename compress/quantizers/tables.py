@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
+from ..blobs.wire import Header, Reader
 from ..codec import bytes_tensor
 from ..cpu import dispatch as fast
+from ..cpu.calls import tables as tabled
 from ..primitives.packing import planes, unpack
 from ..primitives.scales import LARGEST
-from ..wire import Header, Reader
 from .looped import Looped, Put
 
 _PIECE = 1 << 16
@@ -73,7 +74,7 @@ class Tabled(Looped):
     def opened(self, reader: Reader, header: Header) -> Put:
         parts = self.parts(reader, header, torch.device("cpu"))
         numbers = parts.packed, parts.table, parts.units, parts.group, parts.bits
-        return lambda out, weight: fast.add_table(out, *numbers, weight)
+        return lambda out, weight: tabled.add_table(out, *numbers, weight)
 
     def plain(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         parts, n = self.parts(reader, header, device), header.elements

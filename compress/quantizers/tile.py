@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import torch
 
+from ..blobs.pieces import Piece
+from ..blobs.wire import Header, Reader
 from ..codec import bytes_tensor, piece
-from ..cpu import dispatch_blocks as blocks
-from ..pieces import Piece
+from ..cpu.calls import blocks
 from ..primitives import philox, rotation, scales
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..spec import Spec
-from ..wire import Header, Reader
+from ..specs.spec import Spec
 from .dithered import LARGEST
 from .looped import Looped, Put
 from .tables import blocks_of

@@ -11,16 +11,18 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from ..blobs.pieces import Doubt, Made, Piece
+from ..blobs.wire import Buffer, Header, Reader
 from ..codec import Codec, bytes_tensor, check_finite, tensor_bytes
 from ..cpu import dispatch as fast
+from ..cpu.calls import sparse as picked
+from ..cpu.calls import tables as tabled
 from ..errors import CodecError
 from ..gpu import dispatch as gpu
-from ..pieces import Doubt, Made, Piece
 from ..primitives import scales, selection
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..spec import Spec
-from ..wire import Buffer, Header, Reader
+from ..specs.spec import Spec
 from . import masks, masks_there, runs
 
 BUCKET = 128
@@ -51,7 +53,7 @@ class Cocktail(Codec):
     def _write(self, x: torch.Tensor, offer: runs.Offer) -> list[Buffer]:
         count, chosen = self.kept(offer.elements), None
         if x.device.type == "cpu" and fast.worth(x.numel()) and count < offer.elements:
-            chosen = fast.largest_offered(x.numpy(), offer.runs, offer.run, offer.elements, count)
+            chosen = picked.largest_offered(x.numpy(), offer.runs, offer.run, offer.elements, count)
         if chosen is None:
             check_finite(x)
             if not offer.elements:
@@ -95,7 +97,7 @@ class Cocktail(Codec):
             packed = reader.take(packed_size(len(index), 4))
             reader.end()
             for out in outs:
-                fast.add_sparse(out.numpy(), index, offer.runs, offer.run, packed, units.numpy(), BUCKET, weight)
+                picked.add_sparse(out.numpy(), index, offer.runs, offer.run, packed, units.numpy(), BUCKET, weight)
             return
         positions, values = self.read_sparse(reader, header)
         reader.end()
@@ -156,7 +158,9 @@ class Cocktail(Codec):
     def write_values(self, values: torch.Tensor) -> list[Buffer]:
         count = values.numel()
         quick = (
-            fast.quantize(values, BUCKET, 4, False, False, Key()) if self._linear4() and fast.worth_few(count) else None
+            tabled.quantize(values, BUCKET, 4, False, False, Key())
+            if self._linear4() and fast.worth_few(count)
+            else None
         )
         if quick is not None:
             return [tensor_bytes(part) for part in quick]

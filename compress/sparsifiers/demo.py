@@ -11,16 +11,16 @@ from functools import lru_cache
 
 import torch
 
+from ..blobs.pieces import Piece
+from ..blobs.wire import Header, Reader
 from ..codec import bytes_tensor, piece
-from ..cpu import dispatch_blocks as blocks
+from ..cpu.calls import blocks
 from ..errors import CodecError
-from ..pieces import Piece
 from ..primitives import scales, sums
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
 from ..quantizers.looped import Looped, Put
-from ..spec import Spec
-from ..wire import Header, Reader
+from ..specs.spec import Spec
 
 SIDE = 64
 TILE = SIDE * SIDE

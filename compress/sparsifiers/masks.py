@@ -12,10 +12,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from ..blobs.wire import Reader, varint
 from ..cpu import dispatch as fast
+from ..cpu.calls import sparse as picked
 from ..errors import CodecError
 from ..primitives.packing import pack, packed_size, unpack
-from ..wire import Reader, varint
 
 BITMAP = 31
 ALL = 30
@@ -59,7 +60,7 @@ def decode(reader: Reader, count: int, size: int) -> np.ndarray:
     unary_bits = reader.varint(count + (size >> how) + 1)
     unary_bytes = reader.take(-(-unary_bits // 8))
     if how in _WHOLE and fast.worth_few(count):
-        found = fast.rice_back(unary_bytes, reader.take(packed_size(count, how)), how, unary_bits, count, size)
+        found = picked.rice_back(unary_bytes, reader.take(packed_size(count, how)), how, unary_bits, count, size)
         if found is None:
             raise CodecError("the blob's mask is not of as many positions below its size as it has values")
         return found
@@ -121,12 +122,12 @@ def _skipped(positions: np.ndarray, gaps: np.ndarray | None, low: int) -> int:
     """The sum of gap >> low."""
     if low == 0:
         return int(positions[-1]) + 1 - len(positions)
-    return fast.gap_sum(positions, low) if gaps is None else int((gaps >> low).sum(dtype=np.int64))
+    return picked.gap_sum(positions, low) if gaps is None else int((gaps >> low).sum(dtype=np.int64))
 
 
 def _rice(positions: np.ndarray, gaps: np.ndarray | None, low: int, unary_bits: int) -> bytes:
     if low in _WHOLE and fast.worth_few(len(positions)):
-        unary_bytes, rest = fast.rice(positions, low, unary_bits)
+        unary_bytes, rest = picked.rice(positions, low, unary_bits)
         return b"".join([bytes([low]), varint(unary_bits), unary_bytes, rest])
     if gaps is None:
         gaps = _gaps(positions)

@@ -12,10 +12,10 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from ..blobs.pieces import Made, to_device
+from ..blobs.wire import Reader, varint
 from ..errors import CodecError
-from ..pieces import Made, to_device
 from ..primitives.packing import pack, packed_size, planes, unpack
-from ..wire import Reader, varint
 from . import masks
 
 

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from ..blobs.wire import Buffer, Header, Reader
 from ..codec import Codec, bytes_tensor, tensor_bytes
 from ..cpu import dispatch as fast
-from ..cpu import dispatch_blocks as blocks
+from ..cpu.calls import blocks
 from ..errors import CodecError
 from ..exchange.requests import Context, Program, Reduce
 from ..primitives import scales, selection
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..spec import Spec
-from ..wire import Buffer, Header, Reader
+from ..specs.spec import Spec
 from . import masks, runs
 
 _ROWS = 32  # chunks that are sorted at once: their indices and copies stay in the cache

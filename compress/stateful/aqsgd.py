@@ -13,181 +13,35 @@ same bits on any hardware. Pure: no network, no clock.
 from __future__ import annotations
 
 import struct
-import zlib
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from ..codec import DTYPES, Codec, bytes_tensor, flatten, tensor_bytes
-from ..cpu import dispatch as fast
-from ..cpu import dispatch_blocks as blocks
+from ..blobs.wire import Buffer, Header, Reader, build, open_blob, varint
+from ..codec import DTYPES, Codec, flatten
 from ..errors import CodecError
 from ..primitives.key import Key
-from ..primitives.packing import pack, packed_size, unpack
-from ..primitives.scales import LARGEST, power_of_two
-from ..spec import Spec, parse
-from ..wire import Buffer, Header, Reader, build, open_blob, varint
+from ..specs.spec import Spec
+from .aqsgd_bodies import body, read_body
+from .aqsgd_ends import End, Entry, entry_of
 from .disk_store import DiskStore
 
 WHOLE, CHANGE = 0, 1
 _DIRECT, _MESSAGE = 0, 1
-_ON_DISK = struct.Struct("<QI")
-"""Version and checksum, before a sample's values on disk."""
-_ZERO = -128
-
-
-def quantize(x: torch.Tensor, bits: int, group: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Flat fp32 -> (int8 exponents ``[groups]``, uint8 codes ``[n]``): nearest of q * 2^e, |q| <= 2^(bits-1) - 1."""
-    top = (1 << (bits - 1)) - 1
-    rows = torch.nn.functional.pad(x, (0, -x.numel() % group)).view(-1, group)
-    largest = rows.abs().amax(1)
-    mantissa, exponent = torch.frexp(largest / top)
-    exponent = torch.where(mantissa == 0.5, exponent - 1, exponent).clamp(-126, 127)
-    step = torch.ldexp(torch.ones_like(largest), exponent)
-    level = (rows / step[:, None]).round_().clamp_(-top, top) + float(top + 1)
-    exponent = torch.where(largest > 0, exponent, torch.full_like(exponent, _ZERO))
-    return exponent.to(torch.int8), level.view(-1)[: x.numel()].to(torch.uint8)
-
-
-def dequantize(exponents: torch.Tensor, codes: torch.Tensor, bits: int, group: int) -> torch.Tensor:
-    """The fp32 values: exact products with powers of two, the largest number where one is beyond it."""
-    n = codes.numel()
-    level = torch.nn.functional.pad(codes, (0, -n % group)).view(-1, group).to(torch.float32) - float(1 << (bits - 1))
-    exponent = exponents.to(torch.int32)[:, None]
-    zero = torch.zeros((), device=codes.device)
-    return torch.where(exponent == _ZERO, zero, torch.ldexp(level, exponent).clamp(-LARGEST, LARGEST)).view(-1)[:n]
-
-
-def _body(x: torch.Tensor, bits: int, group: int) -> tuple[bytes, torch.Tensor]:
-    if x.device.type == "cpu" and fast.worth(x.numel()):
-        exponents, packed, decoded = blocks.shifts(x, group, bits)
-        return b"".join([tensor_bytes(exponents), tensor_bytes(packed)]), decoded
-    exponents, codes = quantize(x, bits, group)
-    data = b"".join([tensor_bytes(exponents), tensor_bytes(pack(codes, bits))])
-    return data, dequantize(exponents, codes, bits, group)
-
-
-def _read_body(reader: Reader, count: int, bits: int, group: int, device: torch.device) -> torch.Tensor:
-    exponents, packed = reader.take(-(-count // group)), reader.take(packed_size(count, bits))
-    if device.type == "cpu" and fast.worth(count):
-        out = torch.empty(count)
-        fast.add_table(out, packed, *_table(exponents, bits), group, bits, None)
-        return out
-    codes = unpack(bytes_tensor(packed, torch.uint8, device), count, bits)
-    return dequantize(bytes_tensor(exponents, torch.int8, device), codes, bits, group)
-
-
-def _table(exponents: Buffer, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(fp32 values of all codes, fp32 unit of each group)."""
-    exponent = bytes_tensor(exponents, torch.int8).to(torch.int32)
-    units = torch.where(exponent == _ZERO, torch.zeros(()), power_of_two(exponent.clamp(min=-127)))
-    return torch.arange(1 << bits, dtype=torch.float32) - float(1 << (bits - 1)), units
 
 
 class Direct(Codec):
     """The spec without its memory: every tensor whole, at ``first_bits``."""
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
-        return [bytes([_DIRECT]), _body(x, self.spec.number("first_bits"), self.spec.number("group"))[0]]
+        return [bytes([_DIRECT]), body(x, self.spec.number("first_bits"), self.spec.number("group"))[0]]
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         if reader.byte() != _DIRECT:
             raise CodecError("the blob is an AQ-SGD message: it needs the Receiver of its link")
         bits, group = self.spec.number("first_bits"), self.spec.number("group")
-        return _read_body(reader, header.elements, bits, group, device)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What the receiver has for a sample: bf16 values, how often it changed, crc32 of its bytes."""
-
-    value: torch.Tensor
-    version: int
-    checksum: int
-
-
-def _entry(value: torch.Tensor, version: int) -> Entry:
-    value = value.to(torch.bfloat16)
-    if not bool(torch.isfinite(value).all()):
-        raise CodecError("an activation is beyond the range of bf16")
-    return Entry(value, version, zlib.crc32(tensor_bytes(value)))
-
-
-class _End:
-    """The store of one end: committed entries by sample id, least recently used first, and what is staged.
-
-    max_bytes: of entries in memory; those seen longest ago go to ``disk``, or are forgotten where there is none.
-    """
-
-    def __init__(
-        self, spec: str | Spec, max_bytes: int | None, device: torch.device | str, disk: DiskStore | None = None
-    ) -> None:
-        self.spec = parse(spec) if isinstance(spec, str) else spec
-        if self.spec.name != "aqsgd":
-            raise CodecError(f"an AQ-SGD end needs an aqsgd spec, not {str(self.spec)!r}")
-        self.bits, self.first_bits = self.spec.number("bits"), self.spec.number("first_bits")
-        self.group = self.spec.number("group")
-        self.max_bytes, self.device = max_bytes, torch.device(device)
-        self.disk = disk
-        self.bytes = 0
-        self._entries: OrderedDict[int, Entry] = OrderedDict()
-        self._staged: dict[Hashable, dict[int, Entry]] = {}
-
-    def __len__(self) -> int:
-        return len(self._entries) + (len(self.disk) if self.disk is not None else 0)
-
-    def commit(self, token: Hashable) -> None:
-        """Make the entries staged for a microbatch the ones that the next visit changes. Unknown tokens: nothing."""
-        for sample, entry in self._staged.pop(token, {}).items():
-            self.forget(sample)
-            self._entries[sample] = entry
-            self.bytes += entry.value.nbytes
-        while self.max_bytes is not None and self.bytes > self.max_bytes and self._entries:
-            sample = next(iter(self._entries))
-            entry = self._entries[sample]
-            self.forget(sample)
-            if self.disk is not None:
-                self.disk.put(sample, _ON_DISK.pack(entry.version, entry.checksum) + tensor_bytes(entry.value))
-
-    def rollback(self, token: Hashable) -> None:
-        """Drop what a microbatch staged."""
-        self._staged.pop(token, None)
-
-    def rollback_all(self) -> None:
-        """Drop everything staged, as at a view change."""
-        for token in list(self._staged):
-            self.rollback(token)
-
-    def forget(self, sample: int) -> None:
-        """Drop a sample's entry: its next visit is sent whole."""
-        entry = self._entries.pop(sample, None)
-        if entry is not None:
-            self.bytes -= entry.value.nbytes
-        if self.disk is not None:
-            self.disk.drop(sample)
-
-    def clear(self) -> None:
-        """Drop everything, as when the other end is another node."""
-        self._entries.clear()
-        self._staged.clear()
-        self.bytes = 0
-        if self.disk is not None:
-            self.disk.clear()
-
-    def _find(self, sample: int) -> Entry | None:
-        entry = self._entries.get(sample)
-        if entry is None and self.disk is not None and (data := self.disk.take(sample)) is not None:
-            version, checksum = _ON_DISK.unpack_from(data)
-            value = memoryview(data)[_ON_DISK.size :]
-            if zlib.crc32(value) == checksum:  # else the disk has lost it, and the sample goes whole
-                entry = Entry(bytes_tensor(value, torch.bfloat16, self.device), version, checksum)
-                self._entries[sample] = entry
-                self.bytes += entry.value.nbytes
-        if entry is not None:
-            self._entries.move_to_end(sample)
-        return entry
+        return read_body(reader, header.elements, bits, group, device)
 
 
 @dataclass
@@ -211,7 +65,7 @@ class _Sent:
     values: torch.Tensor
 
 
-class Sender(_End):
+class Sender(End):
     """The end that has the activations.
 
     ``encode`` stages; ``commit`` when the microbatch's gradient has come back (it says that the receiver has it),
@@ -305,16 +159,16 @@ class Sender(_End):
         return None
 
     def _whole(self, sample: int, value: torch.Tensor, staged: dict[int, Entry]) -> bytes:
-        data, decoded = _body(value, self.first_bits, self.group)
+        data, decoded = body(value, self.first_bits, self.group)
         entry = self._entries.get(sample)
-        staged[sample] = _entry(decoded.to(self.device), entry.version + 1 if entry else 1)
+        staged[sample] = entry_of(decoded.to(self.device), entry.version + 1 if entry else 1)
         return bytes([WHOLE]) + varint(sample) + varint(staged[sample].version) + data
 
     def _change(self, sample: int, entry: Entry, value: torch.Tensor, staged: dict[int, Entry]) -> bytes:
         base = entry.value.to(value.device).to(torch.float32)
         change = value - base
-        data, decoded = _body(change, self.bits, self.group)
-        staged[sample] = _entry((base + decoded).to(self.device), entry.version + 1)
+        data, decoded = body(change, self.bits, self.group)
+        staged[sample] = entry_of((base + decoded).to(self.device), entry.version + 1)
         self.counters.hits += 1
         self.counters.change_energy += float(change.square().sum())
         self.counters.value_energy += float(value.square().sum())
@@ -340,7 +194,7 @@ class _Open:
     missing: set[int] = field(default_factory=set)
 
 
-class Receiver(_End):
+class Receiver(End):
     """The end that runs on what it has received. ``receive`` each message; ``commit`` a microbatch as its gradient is
     sent, ``rollback`` it when it is abandoned."""
 
@@ -423,16 +277,16 @@ class Receiver(_End):
                 raise CodecError(f"the message has a sample of unknown kind {kind}")
             ids.append(sample)
             if kind == WHOLE:
-                staged[sample] = _entry(_read_body(reader, size, self.first_bits, self.group, self.device), version)
+                staged[sample] = entry_of(read_body(reader, size, self.first_bits, self.group, self.device), version)
             else:
                 checksum: int = struct.unpack("<I", reader.take(4))[0]
-                change = _read_body(reader, size, self.bits, self.group, self.device)
+                change = read_body(reader, size, self.bits, self.group, self.device)
                 entry = self._find(sample)
                 if entry is None or (entry.version, entry.checksum, entry.value.numel()) != (version, checksum, size):
                     missing.append(sample)
                     rows.append(None)
                     continue
-                staged[sample] = _entry(entry.value.to(torch.float32) + change, version + 1)
+                staged[sample] = entry_of(entry.value.to(torch.float32) + change, version + 1)
                 self.anew = False  # the sender knows what this end has
             rows.append(staged[sample].value)
         reader.end()

@@ -20,7 +20,7 @@ import torch
 from ..codec import decode, make
 from ..errors import CodecError
 from ..primitives.key import mix
-from ..spec import Spec, check_contracts
+from ..specs.spec import Spec, check_contracts
 
 
 @dataclass

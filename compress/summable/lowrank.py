@@ -12,19 +12,19 @@ from collections.abc import Sequence
 
 import torch
 
+from ..blobs.pieces import Piece
+from ..blobs.wire import Buffer, Header, Reader, build
 from ..codec import bytes_tensor, flatten, tensor_bytes
 from ..cpu import dispatch as fast
-from ..cpu import dispatch_blocks as blocks
+from ..cpu.calls import blocks
 from ..errors import CodecError
 from ..exchange.requests import Context, Program, Reduce
-from ..pieces import Piece
 from ..primitives import philox
 from ..primitives.key import Key
 from ..primitives.scales import LARGEST
 from ..quantizers.looped import Looped, Put
 from ..quantizers.tables import largest_of
-from ..spec import Spec
-from ..wire import Buffer, Header, Reader, build
+from ..specs.spec import Spec
 
 _FAR = 60
 """A largest value within 2^60 of 1 needs no scaling: products and sums stay in fp32's range, and its bits are those of

@@ -12,18 +12,18 @@ from collections.abc import Sequence
 
 import torch
 
+from ..blobs.pieces import Piece
+from ..blobs.wire import Header, Reader
 from ..codec import Codec, bytes_tensor, piece, tensor_bytes
-from ..cpu import dispatch_values as loops
+from ..cpu.calls import values as loops
 from ..errors import CodecError
 from ..exchange.requests import Context, Gather, Program, Reduce
-from ..pieces import Piece
 from ..primitives import philox
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
 from ..quantizers.dithered import LARGEST, norm
 from ..quantizers.tables import Parts, Tabled, largest_of, pieces
-from ..spec import Spec
-from ..wire import Header, Reader
+from ..specs.spec import Spec
 
 
 class Summed(Codec):

@@ -10,18 +10,19 @@ from collections.abc import Sequence
 
 import torch
 
+from ..blobs.pieces import Doubt, Piece
+from ..blobs.wire import Header, Reader
 from ..codec import bytes_tensor, check_finite, tensor_bytes
 from ..cpu import dispatch as fast
-from ..cpu import dispatch_blocks as blocks
+from ..cpu.calls import blocks
+from ..cpu.calls import tables as tabled
+from ..fitted.solvers import quantile, stochastic_levels
 from ..gpu import dispatch as gpu
-from ..pieces import Doubt, Piece
 from ..primitives import philox, rotation
 from ..primitives.key import Key
 from ..primitives.packing import packed_size, put, taken, unpack
 from ..primitives.scales import LARGEST
-from ..quantizers.solvers import quantile, stochastic_levels
-from ..spec import Spec
-from ..wire import Header, Reader
+from ..specs.spec import Spec
 from .summed import Summed
 
 
@@ -78,7 +79,7 @@ class Thc(Summed):
         if self.bits == 8:
             return [tensor_bytes(statistic), tensor_bytes(codes)]
         packed = torch.empty(packed_size(codes.numel(), self.bits), dtype=torch.uint8)
-        fast.eden_pack(codes, self.bits, packed, codes.numel(), 0)
+        fast.pack_part(codes, self.bits, packed, codes.numel(), 0)
         return [tensor_bytes(statistic), tensor_bytes(packed)]
 
     def _refused(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
@@ -114,7 +115,7 @@ class Thc(Summed):
         values = fast.room(count)
         table = torch.zeros(1 << self.bits)
         table[: len(self.table)] = self.table.to(torch.float32) - centre
-        fast.add_table(values, packed, table, torch.ones(1), count, self.bits, None)
+        tabled.add_table(values, packed, table, torch.ones(1), count, self.bits, None)
         self._back(values, statistic, self._key(header), out, weight)
 
     def _back(

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ... import compress
-from ...compress.spec import parse
+from ...compress.blobs.wire import open_blob
+from ...compress.specs.spec import parse
 from ...compress.stateful.aqsgd import Receiver, Sender
 from ...compress.stateful.disk_store import DiskStore
-from ...compress.wire import open_blob
 from ...job.schema import Activations
 from ...proto import data_pb2
 from ...scheduler.workloads.ladder import wire_codec

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...compress.errors import CodecError
-from ...compress.registry import module_of
-from ...compress.spec import bits_of as blob_bits
+from ...compress.specs.registry import module_of
+from ...compress.specs.spec import bits_of as blob_bits
 from ..errors import PlanError
 
 SUMMED = frozenset({"powersgd", "global_qsgd", "thc", "intsgd", "randomk"})

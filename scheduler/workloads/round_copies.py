@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...compress.registry import module_of
-from ...compress.spec import parse, spec_feedback, traits_of
+from ...compress.specs.registry import module_of
+from ...compress.specs.spec import parse, spec_feedback, traits_of
 from .codecs import bits_of
 
 PUBLISHED = ("publishers", "two_level")

@@ -11,7 +11,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import far_device
 
-from farflung.compress import CodecError, add, decode, make, names, pieces
+from farflung.compress import CodecError, add, decode, make, names
+from farflung.compress.blobs import pieces
+from farflung.compress.blobs.wire import Reader
 from farflung.compress.cpu import dispatch as fast
 from farflung.compress.gpu import checksum
 from farflung.compress.gpu import dispatch as gpu
@@ -20,12 +22,11 @@ from farflung.compress.primitives.key import Key
 from farflung.compress.primitives.packing import pack, packed_size, put
 from farflung.compress.primitives.rotation import Segment
 from farflung.compress.primitives.tables import lloyd
-from farflung.compress.quantizers.eden import Eden
 from farflung.compress.quantizers.groups import Group
+from farflung.compress.rotated.eden import Eden
 from farflung.compress.sparsifiers import masks, masks_there, runs
 from farflung.compress.sparsifiers.cocktail import BUCKET
 from farflung.compress.summable.thc import Thc
-from farflung.compress.wire import Reader
 
 KEY = Key(0xF23456789ABCDEF1, 77)
 MEMBER = Key(KEY.seed, 0x80000001, 5, 7)

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from farflung import compress
-from farflung.compress import CodecError, claims
+from farflung.compress import CodecError
+from farflung.compress.blobs import claims
+from farflung.compress.blobs.wire import open_blob, varint
 from farflung.compress.cpu import dispatch as fast
-from farflung.compress.wire import open_blob, varint
 
 EVERY = compress.names()
 EXTREMES = """topk:ratio=1e-6 topk:ratio=0.00001,values=bf16 cocktail:random=0.001,top=0.0001,bits=1

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung import compress
+from farflung.compress.blobs.wire import Reader
 from farflung.compress.primitives import selection
 from farflung.compress.primitives.key import Key
 from farflung.compress.sparsifiers import masks, runs
-from farflung.compress.wire import Reader
 
 DEFAULT = "cocktail:random=0.1,top=0.2,bits=4"
 

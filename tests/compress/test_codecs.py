@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from farflung import compress
 from farflung.compress import CodecError
+from farflung.compress.blobs.wire import VERSION, varint
 from farflung.compress.codec import tensor_bytes
-from farflung.compress.wire import VERSION, varint
 
 SIZES = (0, 1, 2, 31, 32, 33, 127, 257, 1009)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)

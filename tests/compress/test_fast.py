@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from farflung import compress
+from farflung.compress.blobs.wire import Reader
 from farflung.compress.cpu import dispatch as fast
 from farflung.compress.primitives import philox
 from farflung.compress.primitives.key import Key
 from farflung.compress.primitives.rotation import hadamard
 from farflung.compress.sparsifiers import masks
-from farflung.compress.wire import Reader
 
 pytest.importorskip("numba")
 

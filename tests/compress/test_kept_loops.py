@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("numba")
 
-ONE = """from farflung.compress.cpu.loops import jit
+ONE = """from farflung.compress.cpu.loops.base import jit
 
 @jit
 def inner(x):
     return x + {number}
 """
-TWO = """from farflung.compress.cpu.loops import jit
+TWO = """from farflung.compress.cpu.loops.base import jit
 from loops_one import inner
 
 @jit

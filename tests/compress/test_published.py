@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from farflung.compress.exchange.measurement import mean_error, nmse
-from farflung.compress.primitives.tables import lloyd, quic
-from farflung.compress.primitives.vectors import vector
-from farflung.compress.quantizers.solvers import (
+from farflung.compress.fitted.solvers import (
     density,
     distribution,
     lloyd_max,
@@ -18,6 +16,8 @@ from farflung.compress.quantizers.solvers import (
     shared_assignment,
     stochastic_levels,
 )
+from farflung.compress.primitives.tables import lloyd, quic
+from farflung.compress.primitives.vectors import vector
 
 ROWS = json.loads((Path(__file__).parent / "data" / "published.json").read_text())["rows"]
 CPU = torch.device("cpu")

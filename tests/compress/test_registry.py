@@ -16,10 +16,11 @@ from windows import Windows, facts_of
 from farflung import compress
 from farflung.cli import codecs as cli
 from farflung.cli.jobs.codecs_of_a_job import check_codec
-from farflung.compress import CodecError, ddp, registry
+from farflung.compress import CodecError, ddp
 from farflung.compress.exchange.phases import Context, Gather, Program, Reduce
 from farflung.compress.exchange.simulation import run as run_programs
-from farflung.compress.spec import bits_of
+from farflung.compress.specs import registry
+from farflung.compress.specs.spec import bits_of
 from farflung.compress.stateful.feedback import Feedback
 from farflung.job.schema import Job
 from farflung.scheduler import Plan

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from farflung import compress
-from farflung.compress.spec import bits_of
+from farflung.compress.specs.spec import bits_of
 from farflung.compress.stateful.aqsgd import Receiver, Sender
 from farflung.scheduler import PlanError
 from farflung.scheduler.workloads.codecs import bits_of as planned

@@ -58,7 +58,7 @@ def test_roles() -> None:
 
 
 def test_wire_numbers_are_unique() -> None:
-    from farflung.compress.declarations import CODECS
+    from farflung.compress.specs.declarations import CODECS
 
     ids = [declaration.wire_id for declaration in CODECS.values()]
     assert len(set(ids)) == len(ids) and max(ids) < 256

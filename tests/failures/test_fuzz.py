@@ -26,8 +26,8 @@ from membership_script import BATCH, LAYERS, MICROBATCH, planner, rules
 from windows import facts_of
 
 from farflung import compress
-from farflung.compress.declarations import CODECS
-from farflung.compress.wire import varint
+from farflung.compress.blobs.wire import varint
+from farflung.compress.specs.declarations import CODECS
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
 from farflung.coordinator.checkpoints.manifest import damaged, position_in, read_manifest
 from farflung.coordinator.checkpoints.receiver import receive

@@ -14,7 +14,7 @@ import xxhash
 from torch import Tensor
 
 from .... import compress
-from ....compress.spec import spec_feedback
+from ....compress.specs.spec import spec_feedback
 from ....job.tables.outer import Outer
 from ....job.tables.robust import Robust
 from ...state.sections.section import Section

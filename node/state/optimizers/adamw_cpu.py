@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ....compress.cpu.loops import jit
+from ....compress.cpu.loops.base import jit
 
 
 @jit

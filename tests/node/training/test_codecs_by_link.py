@@ -7,7 +7,7 @@ from header_bodies import body_of
 from plain_loop import plain_losses
 from windows import Windows, facts_of, wait_until
 
-from farflung.compress.wire import open_blob
+from farflung.compress.blobs.wire import open_blob
 from farflung.job.schema import Job
 from farflung.node.rounds.protocol.payloads import pieces_of
 from farflung.proto import data_pb2

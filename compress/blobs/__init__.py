@@ -1,0 +1,1 @@
+"""Blobs from their bytes, and to them."""

@@ -1,0 +1,1 @@
+"""What hands torch tensors to the compiled loops, a file for each family."""

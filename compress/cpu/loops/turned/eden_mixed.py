@@ -1,0 +1,96 @@
+"""EDEN's rows, where some elements have a bit more: ``eden`` of a fraction of a bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..base import hadamard, jit
+from ..packing import planes, planes_back
+from .eden import factor_of, quantized, turn_signs, turned_row
+
+
+@jit
+def encode_mixed(
+    rows: Any, words: Any, levels: Any, edges: Any, cells: Any, more: Any, more_edges: Any, more_cells: Any, kind: int,
+    bits: int, mixed: Any, packed: Any, extra: Any, at: Any, count: int, first: int, factors: Any,
+) -> Any:  # fmt: skip
+    """EDEN, a part of a bit too: as ``encode``, where the ``mixed`` of the elements ``first`` on have ``more`` levels.
+    Their highest bits go to ``extra`` from ``at`` on, one to a byte. What ``at`` is then; -1: as False of ``encode``.
+    Of 0 bits there is one level, 0."""
+    size = rows.shape[1]
+    turned, z = np.empty(size, np.float32), np.empty(size, np.float32)
+    codes, chosen = np.empty(size, np.uint8), np.empty(size, np.int32)
+    others, further = np.empty(size, np.uint8), np.empty(size, np.int32)
+    scaled = (levels * np.float32(1048576.0)).astype(np.int32)
+    scaled_more = (more * np.float32(1048576.0)).astype(np.int32)
+    squared, squared_more = (levels * levels).astype(np.float64), (more * more).astype(np.float64)
+    low = np.uint8((1 << bits) - 1)
+    for r in range(rows.shape[0]):
+        field, energy = turned_row(rows[r], words, r * size, turned)
+        if field < 0:
+            return -1
+        flags = mixed[first + r * size : first + (r + 1) * size]
+        if field == 0:
+            z[:] = np.float32(0.0)
+        else:
+            spread = np.float32(np.sqrt(np.float64(energy) * 2.0**-46))
+            for i in range(size):
+                z[i] = turned[i] / spread
+        if bits:
+            quantized(z, edges, cells, scaled, codes, chosen)
+        else:
+            codes[:] = 0
+            chosen[:] = 0
+        quantized(z, more_edges, more_cells, scaled_more, others, further)
+        product, bottom = np.int64(0), 0.0
+        for i in range(size):
+            chosen[i] = further[i] if flags[i] else chosen[i]
+        if field == 0:
+            factors[r] = 0.0
+        else:
+            for i in range(size):
+                product += np.int64(chosen[i]) * np.int64(np.int32(turned[i] * np.float32(131072.0)))
+            if kind == 1:
+                for i in range(size):
+                    bottom += squared_more[others[i]] if flags[i] else squared[codes[i]]
+            factors[r] = factor_of(kind, field, energy, product, bottom, size)
+        for i in range(size):
+            extra[at] = others[i] >> bits
+            at += np.int64(flags[i])
+        if bits:
+            for i in range(size):
+                codes[i] = others[i] & low if flags[i] else codes[i]
+            planes(codes, bits, packed, count, first + r * size)
+    return at
+
+
+@jit
+def decode_mixed(
+    packed: Any, extra: Any, at: Any, mixed: Any, words: Any, levels: Any, bits: int, count: int, first: int,
+    factors: Any, weight: Any, adding: bool, out: Any,
+) -> Any:  # fmt: skip
+    """As ``decode``, of ``encode_mixed``; levels: fp32 ``[512]``, from 256 on those of mixed elements. What ``at`` is
+    then."""
+    size, most = out.shape[1], np.float32(3.4028234663852886e38)
+    codes, turned = np.zeros(size, np.uint8), np.empty(size, np.float32)
+    for r in range(out.shape[0]):
+        flags = mixed[first + r * size : first + (r + 1) * size]
+        if bits:
+            planes_back(packed, bits, count, first + r * size, codes)
+        for i in range(size):
+            more = np.uint32(flags[i])
+            place = np.uint32(codes[i]) | np.uint32(np.uint32(extra[at]) << np.uint32(bits)) * more
+            turned[i] = levels[np.uint32(place | np.uint32(more << np.uint32(8)))]
+            at += np.int64(more)
+        hadamard(turned.reshape(1, size))
+        turn_signs(turned.view(np.int32), words, r * size)
+        row, factor = out[r], factors[r]
+        for i in range(size):
+            value = min(max(turned[i] * factor, -most), most)
+            if adding:
+                row[i] += value * weight
+            else:
+                row[i] = value
+    return at

@@ -1,0 +1,157 @@
+"""``avq``: the levels that are best for this vector (QUIVER, Ben Basat et al., NeurIPS 2024).
+
+Unbiased: each value goes at random to one of the two levels around it. The levels are values of the vector, its least
+and its largest among them, chosen by dynamic programming over prefix sums; the fast variant chooses among the ends of
+a histogram's bins, each with its true moments, and is within a fraction of a percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ..blobs.pieces import Piece
+from ..blobs.wire import Header, Reader
+from ..codec import Codec, bytes_tensor, piece
+from ..errors import CodecError
+from ..primitives import philox, rotation
+from ..primitives.key import Key
+from ..primitives.packing import pack, packed_size, unpack
+from ..quantizers.dithered import LARGEST
+from ..specs.spec import Spec
+
+_BINS = 2048
+
+
+def optimal_levels(
+    values: np.ndarray, counts: np.ndarray, first: np.ndarray, second: np.ndarray, levels: int
+) -> np.ndarray:
+    """The indices (rising, into ``values``) of at most ``levels`` levels of least total variance.
+
+    values: rising candidates ``[m]``; counts, first, second: prefix sums ``[m]`` of how many inputs are at most each
+    candidate, of their sum and of their squares. The cost obeys the quadrangle inequality, so each layer is solved by
+    divide and conquer, all intervals of a depth at once: O(levels * m log m).
+    """
+    m = len(values)
+    if m <= levels:
+        return np.arange(m)
+
+    def cost(k: np.ndarray, j: np.ndarray) -> np.ndarray:
+        total: np.ndarray = (
+            -values[j] * values[k] * (counts[j] - counts[k])
+            + (values[j] + values[k]) * (first[j] - first[k])
+            - (second[j] - second[k])
+        )
+        return total
+
+    best = cost(np.zeros(m, np.int64), np.arange(m))
+    choices = []
+    for _ in range(levels - 2):
+        best, choice = _layer(best, cost, m)
+        choices.append(choice)
+    path = [m - 1]
+    for choice in reversed(choices):
+        path.append(int(choice[path[-1]]))
+    return np.unique([0, *path])
+
+
+def _layer(best: np.ndarray, cost, m: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-untyped-def]
+    out, choice = np.full(m, np.inf), np.zeros(m, np.int64)
+    low, high = np.array([0]), np.array([m - 1])
+    left, right = np.array([0]), np.array([m - 1])
+    while len(low):
+        middle = (low + high) // 2
+        stop = np.minimum(right, middle)
+        width = stop - left + 1
+        starts = np.concatenate([[0], np.cumsum(width)[:-1]])
+        k = np.arange(int(width.sum())) - np.repeat(starts - left, width)
+        value = best[k] + cost(k, np.repeat(middle, width))
+        least = np.minimum.reduceat(value, starts)
+        at = np.flatnonzero(value == np.repeat(least, width))
+        owner = np.searchsorted(starts, at, side="right") - 1
+        _, unique = np.unique(owner, return_index=True)
+        pick = k[at[unique]]
+        out[middle], choice[middle] = least, pick
+        go_left, go_right = low < middle, middle < high
+        low, high, left, right = (
+            np.concatenate([low[go_left], middle[go_right] + 1]),
+            np.concatenate([middle[go_left] - 1, high[go_right]]),
+            np.concatenate([left[go_left], pick[go_right]]),
+            np.concatenate([pick[go_left], right[go_right]]),
+        )
+    return out, choice
+
+
+class Adaptive(Codec):
+    """bits; method exact or fast; rotate=true puts a random rotation before (blocks of the whole vector)."""
+
+    keyed = True
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        self.bits, self.exact, self.rotate = spec.number("bits"), spec.word("method") == "exact", spec.flag("rotate")
+
+    def levels(self, x: np.ndarray) -> np.ndarray:
+        """At most 2^bits levels, fp32, rising, for a finite fp32 vector."""
+        count = 1 << self.bits
+        low, high = np.float64(x.min()), np.float64(x.max())
+        if low == high:
+            return np.array([low], np.float32)
+        span = high - low
+        if self.exact or len(x) <= _BINS:
+            ordered, times = np.unique(x, return_counts=True)
+            scaled = (ordered.astype(np.float64) - low) / span
+            first, second = scaled * times, scaled**2 * times
+            chosen = optimal_levels(scaled, np.cumsum(times), np.cumsum(first), np.cumsum(second), count)
+            return np.asarray(ordered[chosen], np.float32)
+        scaled = (x.astype(np.float64) - low) / span
+        index = np.minimum(np.ceil(scaled * _BINS).astype(np.int64), _BINS)
+        times = np.bincount(index, minlength=_BINS + 1)
+        sums = np.bincount(index, scaled, _BINS + 1), np.bincount(index, scaled**2, _BINS + 1)
+        ends = np.arange(_BINS + 1) / _BINS
+        keep = times > 0
+        keep[0] = keep[-1] = True
+        total = np.cumsum(times), np.cumsum(sums[0]), np.cumsum(sums[1])
+        chosen = optimal_levels(ends[keep], total[0][keep], total[1][keep], total[2][keep], count)
+        levels = (low + ends[keep][chosen] * span).astype(np.float32)
+        levels[0], levels[-1] = x.min(), x.max()
+        return np.unique(levels)
+
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
+        y = x
+        if self.rotate:
+            parts = [
+                rotation.forward(rotation.rows_of(x, s), s, Key(key.seed, key.step)).view(-1) / s.size**0.5
+                for s in rotation.layout(x.numel(), 0)
+            ]
+            y = torch.cat(parts).clamp(-LARGEST, LARGEST)
+        table = torch.from_numpy(self.levels(y.cpu().numpy())).to(x.device)
+        if len(table) > 1:
+            index = (torch.searchsorted(table, y, right=True) - 1).clamp(0, len(table) - 2)
+            low, high = table[index].double(), table[index + 1].double()
+            chance = (y.double() - low) / (high - low)
+            codes = (index + (philox.uniform(y.numel(), key.dither, 0, 0, x.device) < chance)).to(torch.uint8)
+        else:
+            codes = torch.zeros(y.numel(), dtype=torch.uint8, device=x.device)
+        return [bytes([len(table) - 1]), piece(table), piece(pack(codes, self.bits))]
+
+    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        n = header.elements
+        count = rotation.coordinates(n, 0) if self.rotate else n
+        size = reader.byte() + 1
+        table_bytes, packed = reader.take(4 * size), reader.take(packed_size(count, self.bits))
+        table = bytes_tensor(table_bytes, torch.float32, device)
+        codes = unpack(bytes_tensor(packed, torch.uint8, device), count, self.bits).to(torch.int64)
+        if not bool(torch.isfinite(table).all()) or int(codes.max()) >= size:
+            raise CodecError("the blob has a level that is not there")
+        y = table[codes]
+        if not self.rotate:
+            return y
+        out = torch.empty(n, device=device)
+        for segment in rotation.layout(n, 0):
+            rows = y[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
+            rows = rotation.backward(rows, segment, self._key(header)) / segment.size**0.5
+            rotation.put_rows(out, segment, rows.clamp(-LARGEST, LARGEST))
+        return out

@@ -1,0 +1,1 @@
+"""Codecs made to be decoded, added and encoded again on the way."""

@@ -1,0 +1,1 @@
+"""Codecs that rotate blocks before they quantise them."""

@@ -1,0 +1,1 @@
+"""What codecs are called and what they promise: declarations, specs, sizes. No torch here."""
