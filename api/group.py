@@ -27,10 +27,10 @@ from ..node.training.external.external_loop import Order, OwnLoop
 from ..node.training.external.external_model import OwnModel, Samples
 from ..node.training.trainer import Trainer
 from ..node.wire.client import ProcessWire
-from ..proto.border import below
 from ..proto.errors import FarflungError, JobError
-from ..proto.link import parse_link
-from ..proto.telling import undisturbed
+from ..proto.process.telling import undisturbed
+from ..proto.words.border import below
+from ..proto.words.link import parse_link
 from .lives import Lives
 
 _REST_SECONDS = 10.0

@@ -16,7 +16,7 @@ import torch
 import xxhash
 
 from ..proto.errors import FarflungError
-from ..proto.files import write_whole
+from ..proto.process.files import write_whole
 
 FILE = "given.json"
 _HINT = "give Arguments(output_dir=...) another folder to start anew; to go on, hand in what that run began with"

@@ -94,7 +94,7 @@ class Ours:
 
     def average(self) -> None:
         from farflung.node.wire.client import Received
-        from farflung.proto import bodies
+        from farflung.proto.messages import bodies
 
         self.link.begin()
         until = time.monotonic() + PATIENCE

@@ -36,7 +36,7 @@ from farflung.coordinator.store.store import Store
 from farflung.coordinator.trust.tickets import digest
 from farflung.job.data.facts import Facts, LayerProfile, Profile
 from farflung.job.schema import Job
-from farflung.node.io.packed_views import PackedViews
+from farflung.node.io.to_coordinator.packed_views import PackedViews
 from farflung.proto import control_pb2 as pb
 from farflung.scheduler.plans import Plan
 

@@ -41,10 +41,10 @@ from farflung.coordinator.store.rows import NodeRow
 from farflung.coordinator.store.store import Store
 from farflung.coordinator.trust.authority import load_authority
 from farflung.coordinator.trust.tickets import digest
-from farflung.node.io.packed_views import PackedViews
+from farflung.node.io.to_coordinator.packed_views import PackedViews
 from farflung.proto import control_pb2 as pb
-from farflung.proto import rpc
-from farflung.proto.link import split_address
+from farflung.proto.connections import rpc
+from farflung.proto.words.link import split_address
 from farflung.scheduler.plans import Plan
 
 STEP_S = 10

@@ -22,8 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TESTS = (
     "tests/failures/test_fuzz.py",
-    "tests/proto/test_frame.py",
-    "tests/proto/test_link.py",
+    "tests/proto/messages/test_frame.py",
+    "tests/proto/words/test_link.py",
     "tests/compress/test_codecs.py::test_a_hostile_blob_with_a_right_checksum_is_decoded_or_refused",
     "tests/compress/test_aqsgd.py",
     "tests/node_io/test_io_parts.py",

@@ -15,7 +15,7 @@ import time
 import torch
 
 from farflung.node.rounds.arithmetic.exchange import Exchange
-from farflung.node.rounds.arithmetic.masked import Masked
+from farflung.node.rounds.arithmetic.ways.masked import Masked
 from farflung.node.rounds.protocol.messages import Decide, Part, Result, RoundPlan
 from farflung.node.state.sections.section import Kept, Layout, Section
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..proto.logs import FORMATS, set_up
+from ..proto.process.logs import FORMATS, set_up
 from .screen.help import Command, Group
 from .screen.output import INTERRUPTED, WRONG, Output, error_text
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ..job.checks.data import leaves_its_folder
 from ..job.data.facts import Facts
 from ..job.schema import Job
-from ..proto.border import Hostile, below
 from ..proto.errors import FarflungError
-from ..proto.progress import Tell
+from ..proto.process.progress import Tell
+from ..proto.words.border import Hostile, below
 
 if TYPE_CHECKING:
     from ..node.data.dataset import Dataset

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from .. import compress
 from ..proto.errors import FarflungError, Parted
-from ..proto.link import Link
-from ..proto.telling import undisturbed
+from ..proto.process.telling import undisturbed
+from ..proto.words.link import Link
 from .data.opening import Emit, OpenOwnData
 from .device.identity import keeps_key
 from .device.limits import Limits, Owner

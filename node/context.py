@@ -15,7 +15,8 @@ import torch
 
 from ..job.data.facts import Facts
 from ..job.schema import Job
-from ..proto import bodies, control_pb2, data_pb2
+from ..proto import control_pb2, data_pb2
+from ..proto.messages import bodies
 from .device.clock import StepClock
 from .models.definition import ModelDefinition
 from .wire.api import Payload, Wire

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from ..proto.border import below
 from ..proto.control_pb2 import Device
 from ..proto.errors import FarflungError
-from ..proto.link import Link
+from ..proto.words.border import below
+from ..proto.words.link import Link
 from .device.identity import known_names
 from .device.limits import Limits
 from .device.probe import measure_device

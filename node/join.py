@@ -14,12 +14,14 @@ import grpc
 from .. import __version__
 from ..job.data.facts import Facts
 from ..job.schema import Job
-from ..proto import OLDEST_PROTOCOL, PROTOCOL, names, rpc
-from ..proto.border import LEAVE, Hostile, printable, whole
+from ..proto import OLDEST_PROTOCOL, PROTOCOL
+from ..proto.connections import rpc
 from ..proto.control_pb2 import Device, Goodbye, Hello, JoinReply, JoinRequest, Report
 from ..proto.errors import FarflungError, NotNow, Refused, Unreachable
-from ..proto.fields import checked
-from ..proto.link import Link, join_address, split_address
+from ..proto.words import names
+from ..proto.words.border import LEAVE, Hostile, printable, whole
+from ..proto.words.fields import checked
+from ..proto.words.link import Link, join_address, split_address
 from .device import identity
 from .device.large_packets import HINT, black_hole
 from .device.own_folder import own_folder, writable
@@ -105,7 +107,7 @@ def join(
     listen     HOST:PORT to listen on, where it differs from what is advertised (behind a forwarded port).
 
     FarflungError as in `find`, and when the port is taken; Refused with the coordinator's sentence (NotNow: it may
-    pass), and where what it answers cannot be meant (`proto.border`): nothing was written then.
+    pass), and where what it answers cannot be meant (`proto.words.border`): nothing was written then.
     """
     if name and (why := names.mistake(name)):
         raise FarflungError(why, f"use {names.RULE}, e.g. --name lab-3")

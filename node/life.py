@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from .. import compress
-from ..proto.border import below
 from ..proto.errors import FarflungError
-from ..proto.link import Link
+from ..proto.words.border import below
+from ..proto.words.link import Link
 from .data.dataset import Dataset
 from .data.eval_sets import with_sets
 from .data.opening import DataSource, Emit, OpenOwnData, OwnDataUnusable

@@ -18,10 +18,10 @@ from ..job.checks.whole import job_mistakes
 from ..job.chosen import mistakes
 from ..job.data.facts import Facts
 from ..job.schema import SECURE_MEMBERS, CheckCodec, Job
-from ..proto import border
-from ..proto.border import Hostile
 from ..proto.control_pb2 import View
 from ..proto.errors import FarflungError, Refused
+from ..proto.words import border
+from ..proto.words.border import Hostile
 from ..scheduler.plans import Plan
 from ..scheduler.workloads.ladder import link_ladder
 from .device.limits import Limits

@@ -1,4 +1,8 @@
-"""The words on the wire: protobuf messages, tensor frames, the job. Nothing here thinks."""
+"""What coordinator and nodes say to each other: .proto files and the code made of them, and what both ends share.
+
+``messages`` has the bytes, ``words`` what a word may be, ``connections`` gRPC, ``process`` what every process does.
+Nothing is decided here but what is refused at the border.
+"""
 
 PROTOCOL = 6
 """Version of the wire: a run speaks its coordinator's. Nodes that do not speak it are refused."""

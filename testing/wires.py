@@ -13,7 +13,8 @@ from ..node.device.identity import Identity
 from ..node.rounds.protocol.payloads import joined
 from ..node.wire.api import Blob, Bytes, Payload
 from ..node.wire.events import Event, Received
-from ..proto import bodies, control_pb2, data_pb2
+from ..proto import control_pb2, data_pb2
+from ..proto.messages import bodies
 
 Tamper = Callable[[str, str, data_pb2.Header, npt.NDArray[np.uint8]], npt.NDArray[np.uint8] | None]
 """``tamper(sender, to, header, data)`` gives the data to deliver, None to lose the message."""

@@ -84,7 +84,7 @@ def join(
     from ...node.join import find
     from ...node.promises import required_of
     from ...proto.errors import Unreachable
-    from ...proto.link import parse_link
+    from ...proto.words.link import parse_link
     from ..one_run.linkfile import link_text
     from ..own_data import opener
     from ..quantities import duration, rate, size

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...proto.errors import FarflungError
-from ...proto.link import parse_link
+from ...proto.words.link import parse_link
 from .findings import Finding
 from .machine import device_of, disk, files, memory, network
 from .of_a_run import coordinator

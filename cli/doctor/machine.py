@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from ...node.device.memory import available_memory
-from ...proto import python
+from ...proto.process import python
 from ..screen.units import bytes_text
 from .findings import Finding
 

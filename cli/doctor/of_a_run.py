@@ -14,10 +14,10 @@ from typing import Any
 from ...coordinator.trust.authority import NODE_LIFE
 from ...coordinator.trust.clocks import check_clock, span
 from ...node.device.large_packets import HINT, black_hole
-from ...proto.border import harmless_values, printable
 from ...proto.errors import FarflungError
-from ...proto.fields import checked
-from ...proto.link import Link, split_address
+from ...proto.words.border import harmless_values, printable
+from ...proto.words.fields import checked
+from ...proto.words.link import Link, split_address
 from ..screen.units import seconds_text
 from .findings import Finding
 
@@ -89,7 +89,7 @@ def _ticket(link: Link, pinned: bytes) -> Iterator[Finding]:
     """Whether the coordinator takes the ticket, asked with a question that uses nothing up; and the answer's links."""
     import grpc
 
-    from ...proto import rpc
+    from ...proto.connections import rpc
     from ...proto.control_pb2 import StatusRequest
 
     with rpc.blocking_coordinator_channel(link.address, pinned) as channel:

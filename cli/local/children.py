@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...proto import python
+from ...proto.process import python
 
 _PACKAGE = __name__.partition(".")[0]
 

@@ -14,7 +14,7 @@ from types import FrameType
 
 from ...job.files import load_job
 from ...proto.errors import FarflungError, RunFailed
-from ...proto.telling import undisturbed
+from ...proto.process.telling import undisturbed
 from ..screen.events.event import Event
 from ..screen.output import FAILED
 from .children import Child, Children, Ended, Said

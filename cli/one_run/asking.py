@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ...proto.errors import FarflungError
 
 if TYPE_CHECKING:
-    from ...proto.link import Link
+    from ...proto.words.link import Link
 
 _ANSWER_SECONDS = 10.0
 
@@ -15,7 +15,7 @@ _ANSWER_SECONDS = 10.0
 def operating(target: str) -> AbstractContextManager["Link"]:
     """A link that commands: the one that was given, or one made beside the state folder for the time of a command."""
     from ...coordinator.trust import links
-    from ...proto.link import parse_link
+    from ...proto.words.link import parse_link
 
     return nullcontext(parse_link(target)) if target.startswith("farflung:") else links.operating(target)
 
@@ -33,9 +33,9 @@ def ask_status(text: str) -> dict[str, Any]:
     """The status as a running coordinator answers it."""
     import json
 
-    from ...proto.border import harmless_values
     from ...proto.control_pb2 import StatusRequest
-    from ...proto.link import parse_link
+    from ...proto.words.border import harmless_values
+    from ...proto.words.link import parse_link
 
     link = parse_link(text)
     record: dict[str, Any] = json.loads(ask(link, "Status", StatusRequest(run=link.run, ticket=link.ticket)).status)
@@ -45,7 +45,7 @@ def ask_status(text: str) -> dict[str, Any]:
 def ask(link: "Link", method: str, request: Any) -> Any:
     """A running coordinator's answer; its refusal, or why there is none, as an error."""
     from ...proto.errors import Refused
-    from ...proto.fields import checked
+    from ...proto.words.fields import checked
 
     with calling(link) as stub:
         reply = checked(getattr(stub, method)(request, timeout=_ANSWER_SECONDS))
@@ -60,8 +60,8 @@ def calling(link: "Link") -> Iterator[Any]:
     import grpc
 
     from ...node.join import find
-    from ...proto import rpc
-    from ...proto.border import printable
+    from ...proto.connections import rpc
+    from ...proto.words.border import printable
 
     with rpc.blocking_coordinator_channel(link.address, find(link).pinned) as channel:
         try:

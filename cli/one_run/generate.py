@@ -8,7 +8,7 @@ from typing import Any
 
 from ...proto.control_pb2 import GenerateReply
 from ...proto.errors import FarflungError, Refused, RunFailed
-from ...proto.fields import checked
+from ...proto.words.fields import checked
 from ..screen.output import Output
 
 WAYS = ("nodes", "model", "layers")

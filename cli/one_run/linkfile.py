@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...proto.errors import FarflungError
-from ...proto.files import write_whole
+from ...proto.process.files import write_whole
 
 MARK = "@"
 

@@ -10,8 +10,8 @@ from typing import Any
 from ...coordinator.observe.chrome_trace import Recorded, merged, write
 from ...proto.control_pb2 import ProfilePart
 from ...proto.errors import Refused, RunFailed
-from ...proto.fields import checked
-from ...proto.trace import BadTrace, unpack
+from ...proto.messages.trace import BadTrace, unpack
+from ...proto.words.fields import checked
 from ..screen.output import Output
 
 VIEWER = "https://ui.perfetto.dev"

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...coordinator.observe.advice import for_others
 from ...coordinator.observe.savings import compared
-from ...proto.rates import rate_text
+from ...proto.process.rates import rate_text
 from ..screen.events.sentences import sets_text
 from ..screen.events.view_lines import stage_text, view_text
 from ..screen.output import Output

@@ -18,9 +18,9 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
-from ...proto.border import harmless
 from ...proto.errors import FarflungError
-from ...proto.logs import log_line
+from ...proto.process.logs import log_line
+from ...proto.words.border import harmless
 
 DONE = 0
 WRONG = 2

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...proto.border import harmless
+from ...proto.words.border import harmless
 from .output import Output
 from .units import count_text, seconds_text
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...coordinator.observe.savings import compared
-from ...proto.border import harmless_values
+from ...proto.words.border import harmless_values
 from .events.event import Event
 from .events.sentences import advice_lines, sentence
 from .events.story import Story

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from ...job.data.sampling import Position
-from ...proto.border import below
 from ...proto.control_pb2 import Shard
-from ...proto.files import sync_folder, write_whole
+from ...proto.process.files import sync_folder, write_whole
+from ...proto.words.border import below
 from .acceptance import Expected
 from .arrived import sender_metadata, tensor_names
 from .manifest import MANIFEST, damaged, manifest_of, position_in, read_manifest

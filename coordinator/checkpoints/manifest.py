@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ...job.data.sampling import Position
-from ...proto.border import Hostile, below
-from ...proto.files import file_digest
+from ...proto.process.files import file_digest
+from ...proto.words.border import Hostile, below
 from .tensor_header import makes_no_sense
 
 MANIFEST = "manifest.json"

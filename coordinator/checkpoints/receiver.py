@@ -7,8 +7,8 @@ import os
 import threading
 from typing import BinaryIO
 
-from ...proto.border import WORD, below
 from ...proto.control_pb2 import Shard
+from ...proto.words.border import WORD, below
 from .acceptance import Expected
 from .checkpoints import Checkpoints, Complete
 from .manifest import MANIFEST

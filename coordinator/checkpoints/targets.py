@@ -21,8 +21,8 @@ import fsspec
 from fsspec.registry import known_implementations
 
 from ...job.shared import without_secrets
-from ...proto.border import below
 from ...proto.errors import FarflungError, JobError
+from ...proto.words.border import below
 from .manifest import MANIFEST, damaged
 
 _FILE = re.compile(r"(step-(\d{8,}))/([A-Za-z0-9][A-Za-z0-9_.-]{0,100})\Z")

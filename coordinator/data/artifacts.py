@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ...proto.control_pb2 import Artifact
 from ...proto.errors import FarflungError
-from ...proto.pieces import piece_size
+from ...proto.messages.pieces import piece_size
 from ..checkpoints.checkpoints import Checkpoints
 from .corpus.index import SUFFIX, Index
 from .corpus.streams import SourceChanged

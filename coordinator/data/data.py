@@ -25,8 +25,8 @@ from ...job.model_folder.config import pretrained_config
 from ...job.model_folder.positions import longest_of
 from ...job.schema import Job
 from ...proto.errors import JobError
-from ...proto.files import whole_file
-from ...proto.progress import Meter, Tell, silent
+from ...proto.process.files import whole_file
+from ...proto.process.progress import Meter, Tell, silent
 from .corpus.corpus import corpus_of, count_held
 from .corpus.index import index_texts
 from .corpus.kept import Kept

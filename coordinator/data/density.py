@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ...job.data.tokenizer import Located, Tokenizer
 from ...proto.errors import JobError
-from ...proto.progress import Tell
+from ...proto.process.progress import Tell
 
 FEWEST, MOST = 0.03, 1.1
 """Tokens a byte between which tokenizers of text are: byte-level ones have 1, English has 0.2 to 0.3."""

@@ -13,8 +13,8 @@ from ...job.data.marks import MARKED
 from ...job.data.tokenizer import Tokenizer
 from ...job.schema import Job
 from ...proto.errors import JobError
-from ...proto.files import file_digest
-from ...proto.progress import Tell
+from ...proto.process.files import file_digest
+from ...proto.process.progress import Tell
 from .chat.chat import tokenise_chat
 from .chat.template import find_template
 from .corpus.index import SUFFIX, VERSION

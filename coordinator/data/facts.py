@@ -23,10 +23,10 @@ from ...job.data.sampling import ORDER
 from ...job.data.tokenizer import Tokenizer, load_tokenizer, tokenizer_files
 from ...job.model_folder import hub
 from ...job.schema import Job
-from ...proto import python
 from ...proto.errors import JobError, RunFailed
-from ...proto.files import file_digest
-from ...proto.progress import Tell, silent
+from ...proto.process import python
+from ...proto.process.files import file_digest
+from ...proto.process.progress import Tell, silent
 from .chat.chat import tokenise_chat
 from .chat.template import find_template
 from .corpus.index import SUFFIX, VERSION, Index, index_tokens

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...proto.files import file_digest
-from ...proto.progress import Tell
+from ...proto.process.files import file_digest
+from ...proto.process.progress import Tell
 from .corpus import kept
 from .data import TokenFile
 from .files.sources import Source

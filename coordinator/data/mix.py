@@ -20,7 +20,7 @@ from ...job.data.sampling import Mixture
 from ...job.data.tokenizer import Tokenizer
 from ...job.schema import Job
 from ...proto.errors import JobError
-from ...proto.progress import Tell
+from ...proto.process.progress import Tell
 from .chat.chat import tokenise_chat
 from .corpus.index import SUFFIX
 from .data import TokenFile, counts_path, tokenise, write_rows

@@ -16,7 +16,7 @@
   its place when it has caught up. One that cannot makes the others wait if that is short, or if they cannot do without
   it; else it stays a spare.
 * Nobody is put out for the seconds that something takes: only when nothing has moved for the patience of the link, of
-  what is being computed, or of both (proto/patience.py).
+  what is being computed, or of both (proto/connections/patience.py).
 * A broken connection between two that answer costs a view change only if it is needed and stays down: most are there
   again in a moment, and lose nothing.
 * A node that goes away after its last step does, until all have finished: the others may still evaluate with it.

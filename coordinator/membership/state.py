@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ...job.data.sampling import Position
-from ...proto.patience import Watch
+from ...proto.connections.patience import Watch
 from ...scheduler.plans import Plan
 from . import signals as s
 from .faults.standstill import Aside, Claim, Standstill

@@ -8,7 +8,7 @@ newer one still. Nodes that say nothing get whole views.
 from __future__ import annotations
 
 from ...proto import control_pb2 as pb
-from ...proto import delta
+from ...proto.messages import delta
 
 
 class ViewOrders:

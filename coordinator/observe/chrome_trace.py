@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...proto.files import write_whole
-from ...proto.trace import NodeTrace
+from ...proto.messages.trace import NodeTrace
+from ...proto.process.files import write_whole
 
 
 class Recorded(NamedTuple):

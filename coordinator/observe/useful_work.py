@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ...proto.files import write_whole
+from ...proto.process.files import write_whole
 from ..membership.faults.judged import value_of
 from ..store.rows import ScoreRow, WorkRow
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from ...proto.rates import rate_text
+from ...proto.process.rates import rate_text
 from ...scheduler.networks.network import ALL_MEASURED, DEFAULT_BANDWIDTH
 
 CHANGED = 1.5

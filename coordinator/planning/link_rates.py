@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from statistics import median
 
 from ...proto.control_pb2 import Sent
-from ...proto.rates import rate_text
+from ...proto.process.rates import rate_text
 from ...scheduler.networks.network import NOISE
 from .counted import CHANGED, joined
 from .speeds import FIRST_PAUSE_S, FORGET_S, LONGEST_PAUSE_S

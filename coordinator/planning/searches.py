@@ -15,7 +15,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ...proto import python
+from ...proto.process import python
 from ...scheduler.plans import Plan
 from ..membership.questions import Answer
 from .planner import Search

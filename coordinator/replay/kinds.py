@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ...job.data.sampling import Mixture, Position
-from ...proto.patience import Watch
+from ...proto.connections.patience import Watch
 from ...scheduler.plans import Plan
 from ..membership import questions, state
 from ..membership import signals as s

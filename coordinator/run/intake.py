@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...proto import control_pb2 as pb
-from ...proto.border import printable
+from ...proto.words.border import printable
 from ..membership import signals as s
 from ..membership.orders import fingerprints_of, flushed_of
 from ..planning.measured import Measured

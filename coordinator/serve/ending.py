@@ -9,7 +9,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from ...proto.patience import Watch
+from ...proto.connections.patience import Watch
 from .. import events
 from ..membership import signals as s
 from ..observe.takers.eval_command import EvalCommand

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from ...job.forward import settled, too_few
 from ...job.schema import Job
-from ...proto import rpc
-from ...proto.door import Door
+from ...proto.connections import rpc
+from ...proto.connections.door import Door
 from ...proto.errors import FarflungError
-from ...proto.link import split_address
+from ...proto.words.link import split_address
 from .. import events
 from ..data.artifacts import Artifacts
 from ..data.facts import Prepared, in_thread

@@ -14,7 +14,7 @@ from pathlib import Path
 from ...job.files import load_job
 from ...job.schema import CheckCodec
 from ...proto.errors import FarflungError
-from ...proto.telling import undisturbed
+from ...proto.process.telling import undisturbed
 from .. import events
 from ..data.facts import PROFILE_COMMAND, Prepared
 from ..membership.members import Planner

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from ...proto import names
 from ...proto.errors import FarflungError
-from ...proto.files import write_whole
+from ...proto.process.files import write_whole
+from ...proto.words import names
 from .requests import public_key_digest, requested
 
 NODE_LIFE = 24 * 3600.0

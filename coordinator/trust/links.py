@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...proto.errors import FarflungError
-from ...proto.link import NO_FINGERPRINT, Link, split_address
+from ...proto.words.link import NO_FINGERPRINT, Link, split_address
 from ..store.store import Store
 from .authority import load_authority
 from .sealing import shared_fingerprint

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...proto.errors import FarflungError
-from ...proto.files import write_whole
+from ...proto.process.files import write_whole
 
 VIEWER, OPERATOR = "viewer", "operator"
 FOLDER, SCRAPE = "page", "scrape"

@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ...proto.errors import FarflungError
-from ...proto.link import join_address, split_address
+from ...proto.words.link import join_address, split_address
 from .patience import PatientProtocol
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 7071

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...proto.files import write_whole
+from ...proto.process.files import write_whole
 from . import files, netem, system
 from .errors import WanError
 from .kernel import NETNS

@@ -22,8 +22,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...proto import python
 from ...proto.errors import JobError
+from ...proto.process import python
 from ..model_folder.lfs import HINT, pointer_at
 
 FILES = (

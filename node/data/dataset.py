@@ -23,9 +23,9 @@ from torch import Tensor
 from ...job.data.facts import Facts
 from ...job.data.marks import MARKED, places_of, targets_of, tokens_of
 from ...job.schema import Job
-from ...proto.border import below
 from ...proto.errors import FarflungError
-from ...proto.files import file_digest
+from ...proto.process.files import file_digest
+from ...proto.words.border import below
 from ..device.disk_cache import Held, make_room
 from ..models.builds import build_data
 from ..models.weights.fetch import Fetch

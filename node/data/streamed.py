@@ -14,9 +14,9 @@ import numpy.typing as npt
 import xxhash
 
 from ...job.data.facts import Facts
-from ...proto.border import below
 from ...proto.errors import FarflungError
-from ...proto.pieces import piece_size
+from ...proto.messages.pieces import piece_size
+from ...proto.words.border import below
 from ..device.disk_cache import Held
 from .dataset import TOKENS, TokenRows, dtype_of, tokens_size
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
-from ...proto.trace import Span
+from ...proto.messages.trace import Span
 
 ROW = "1 training"
 

@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from ...proto import names
-from ...proto.border import below
 from ...proto.errors import FarflungError, Unreachable
-from ...proto.files import write_whole
+from ...proto.process.files import write_whole
+from ...proto.words import names
+from ...proto.words.border import below
 from .large_packets import HINT, black_hole
 
 

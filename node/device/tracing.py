@@ -16,7 +16,7 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ...proto.control_pb2 import Trace
-from ...proto.trace import MOST_BYTES, MOST_STEPS, Span, pack
+from ...proto.messages.trace import MOST_BYTES, MOST_STEPS, Span, pack
 from .clock import StepClock
 
 MOST_OWN = 20_000

@@ -27,9 +27,9 @@ from torch import Tensor
 from ...job.data.facts import Facts
 from ...job.data.tokenizer import FILES as TOKENIZER_FILES
 from ...job.schema import Job
-from ...proto.border import below
 from ...proto.errors import FarflungError
-from ...proto.files import file_digest
+from ...proto.process.files import file_digest
+from ...proto.words.border import below
 from ..models.definition import LanguageModel, ModelDefinition
 from ..models.factory import model_of
 from ..models.lora import ADAPTER_WEIGHTS, LoraModel, write_adapter

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from ...proto.control_pb2 import Report, StepDone
 from ...proto.errors import FarflungError
-from ...proto.link import split_address
+from ...proto.words.link import split_address
 from ..peers.traffic import Traffic
 
 

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import grpc.aio
 
 from ...proto import control_pb2 as control
-from ...proto import rpc
+from ...proto.connections import rpc
 from ...proto.data_pb2 import Header
 from ...proto.errors import FarflungError, Parted
-from ...proto.logs import set_up as set_up_logs
+from ...proto.process.logs import set_up as set_up_logs
 from ..ipc.arena import Arena, LastAction, keep_freed_memory
 from ..ipc.config import WireConfig
 from ..ipc.pipe import PARTED_STATUS, From, LoopEnd, To
@@ -34,11 +34,11 @@ from ..peers.receiving.admission import Membership
 from ..peers.receiving.inbox import ArenaFull, Inbox
 from ..peers.receiving.server import Inbound
 from ..peers.traffic import Traffic
-from .artifacts import Artifacts
-from .certificate import CertificateKeeper
-from .control import ControlLink
 from .peer_links import PeerLinks, Tells
-from .uploads import Uploader, upload_of
+from .to_coordinator.artifacts import Artifacts
+from .to_coordinator.certificate import CertificateKeeper
+from .to_coordinator.control import ControlLink
+from .to_coordinator.uploads import Uploader, upload_of
 
 if TYPE_CHECKING:
     from .metrics import NodeMetrics

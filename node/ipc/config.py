@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...proto import PROTOCOL, rpc
+from ...proto import PROTOCOL
+from ...proto.connections import rpc
 
 
 @dataclass(frozen=True)

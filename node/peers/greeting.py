@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-from ...proto import PROTOCOL, rpc
-from ...proto import frame as frames
-from ...proto.border import printable
+from ...proto import PROTOCOL
+from ...proto.connections import rpc
+from ...proto.connections.patience import patience
 from ...proto.control_pb2 import Member
 from ...proto.data_pb2 import Greeting
-from ...proto.frame import Frame, Kind
-from ...proto.patience import patience
+from ...proto.messages import frame as frames
+from ...proto.messages.frame import Frame, Kind
+from ...proto.words.border import printable
 from .traffic import OTHER, Traffic
 
 FIRST_PAUSE = 0.2

@@ -7,8 +7,8 @@ stream, so it starts empty after a reconnect.
 
 from __future__ import annotations
 
-from ...proto import bodies
 from ...proto.data_pb2 import Header
+from ...proto.messages import bodies
 
 MARK = "#"
 LIMIT = 256

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from ...proto.rpc import CHUNK
+from ...proto.connections.rpc import CHUNK
 from .tcp_info import TcpFigures
 
 MOST = 4

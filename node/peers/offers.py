@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from ...proto import rpc
-from ...proto.sockets import end_of
+from ...proto.connections import rpc
+from ...proto.connections.sockets import end_of
 from .greeting import LinkBroken, within
 
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ...proto.sockets import connections
+from ...proto.connections.sockets import connections
 
 _TCP_INFO, _TCP_CONGESTION, _TCP_NOTSENT_LOWAT = 11, 13, 25
 _INFO = struct.Struct("=68xI76xI8xQQQQ8xQQ")  # struct tcp_info: rtt, min_rtt and the totals below

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from ...proto.rpc import CHUNK
+from ...proto.connections.rpc import CHUNK
 
 BURST_SECONDS = 0.5
 """What may go at once after a silence."""

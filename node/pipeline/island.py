@@ -31,9 +31,9 @@ from torch import Tensor
 
 from ...job.data.facts import Facts
 from ...job.schema import Job
-from ...proto import python
 from ...proto.control_pb2 import Device
 from ...proto.errors import FarflungError, RunFailed
+from ...proto.process import python
 from ...scheduler import Plan
 from ..device.probe import find_device, measure_device, usable_cores
 from ..models.stage import Pass, StageModel

@@ -9,7 +9,8 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from ...proto import bodies, data_pb2
+from ...proto import data_pb2
+from ...proto.messages import bodies
 from ..context import URGENT, NodeContext
 from ..rounds.protocol.messages import Contribution
 from ..rounds.protocol.outlet import ENOUGH

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ...compress import CodecError
-from ...proto import bodies, data_pb2
+from ...proto import data_pb2
+from ...proto.messages import bodies
 from ...scheduler import Action, Order
 from ..context import NodeContext
 from ..device.onto import onto

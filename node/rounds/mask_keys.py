@@ -1,4 +1,4 @@
-"""The members of a section exchange the keys of their masks, where contributions are masked (arithmetic/masked.py)."""
+"""Exchange of mask keys between a section's members, where contributions are masked (arithmetic/ways/masked.py)."""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ...proto import data_pb2
-from ...proto.bodies import RoundBody
+from ...proto.messages.bodies import RoundBody
 from .arithmetic.exchange import Exchange
-from .arithmetic.masked import Masked
 from .arithmetic.update import Update
+from .arithmetic.ways.masked import Masked
 from .checking.audit import PROVEN, Auditor
 from .checking.disputes import Disputes
 from .checking.judge import Judge

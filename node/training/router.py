@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import compress
-from ...proto import bodies, control_pb2, data_pb2
+from ...proto import control_pb2, data_pb2
+from ...proto.messages import bodies
 from ..rounds.protocol.payloads import Refused
 from ..state.transfers.traffic import STATE_KINDS
 from ..wire.events import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
+from ...proto.connections.patience import UNIT
 from ...proto.control_pb2 import Report, Waits
-from ...proto.patience import UNIT
 
 LONG_S = 10.0
 """What lasts no longer is not worth a word; and after so long it is said again."""

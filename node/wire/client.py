@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...proto import bodies
 from ...proto import control_pb2 as control
 from ...proto.data_pb2 import Header
 from ...proto.errors import FarflungError, Parted, RunFailed
-from ...proto.frame import HEAD_LIMIT
+from ...proto.messages import bodies
+from ...proto.messages.frame import HEAD_LIMIT
 from ..device.identity import Identity
 from ..device.memory import memory_at_most
 from ..ipc.arena import Arena, LastAction, keep_freed_memory, make_file

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 
-from ...proto import python
+from ...proto.process import python
 from ..io.process import serve_trainer
 from ..io.thread import IoThread, IoWork
 from ..ipc.arena import Arena

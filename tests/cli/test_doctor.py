@@ -19,7 +19,7 @@ from farflung.cli.doctor.machine import RECOMMENDED, network
 from farflung.cli.doctor.of_a_run import ways
 from farflung.cli.screen.output import Output
 from farflung.coordinator.trust.authority import Authority, load_authority
-from farflung.proto.link import Link
+from farflung.proto.words.link import Link
 
 
 def findings(link: Link) -> dict[str, Finding]:

@@ -16,7 +16,7 @@ from farflung.cli.screen.terminal import PlainScreen, RichScreen, bytes_line, pl
 from farflung.cli.screen.units import bytes_text, count_text, seconds_text
 from farflung.coordinator.observe.savings import compared, savings_text, schedule_of
 from farflung.proto.errors import FarflungError, JobError, Refused, RunFailed
-from farflung.proto.rates import rate_text
+from farflung.proto.process.rates import rate_text
 
 VIEW = {
     "event": "view",

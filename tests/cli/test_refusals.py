@@ -13,7 +13,7 @@ from ports import free_port
 from quick_start import Nursery, Started
 
 from farflung.coordinator.store.store import Store
-from farflung.proto.link import Link, parse_link
+from farflung.proto.words.link import Link, parse_link
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from rich.console import Console
 from farflung.cli.one_run.watch import line_of, screen_of, watch
 from farflung.cli.screen.output import Output
 from farflung.proto.errors import FarflungError
-from farflung.proto.logs import log_line, set_up
+from farflung.proto.process.logs import log_line, set_up
 
 
 @pytest.fixture(scope="module")

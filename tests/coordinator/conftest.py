@@ -26,9 +26,10 @@ from farflung.coordinator.serve.starting.options import Options
 from farflung.job.data.facts import Facts, LayerProfile, Profile
 from farflung.job.data.sampling import Position, of_runs
 from farflung.job.schema import Job
-from farflung.proto import PROTOCOL, rpc
+from farflung.proto import PROTOCOL
 from farflung.proto import control_pb2 as pb
-from farflung.proto.link import parse_link
+from farflung.proto.connections import rpc
+from farflung.proto.words.link import parse_link
 from farflung.scheduler.plans import Plan
 
 JOB = """\

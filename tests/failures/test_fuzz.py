@@ -47,7 +47,7 @@ from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
 from farflung.node.peers.header_compression import Expander
 from farflung.node.rounds.arithmetic.exchange import Exchange
-from farflung.node.rounds.arithmetic.phased import phases_of, to_bytes
+from farflung.node.rounds.arithmetic.ways.phased import phases_of, to_bytes
 from farflung.node.rounds.protocol.machine import Rounds
 from farflung.node.rounds.protocol.messages import Part, RoundPlan
 from farflung.node.rounds.protocol.outlet import Outlet
@@ -57,10 +57,11 @@ from farflung.node.state.sections.moments import Kept
 from farflung.node.state.sections.section import Layout, Section
 from farflung.node.training.trainer import Trainer
 from farflung.proto import control_pb2 as pb
-from farflung.proto import data_pb2, rpc
-from farflung.proto.bodies import FIELDS, RoundBody
+from farflung.proto import data_pb2
+from farflung.proto.connections import rpc
 from farflung.proto.errors import FarflungError
-from farflung.proto.link import parse_link
+from farflung.proto.messages.bodies import FIELDS, RoundBody
+from farflung.proto.words.link import parse_link
 from farflung.scheduler import Plan
 
 TIMES = int(os.environ.get("FUZZ", "1"))

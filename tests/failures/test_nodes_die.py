@@ -7,7 +7,7 @@ import pytest
 from cable import Cable
 from farm import Process
 
-from farflung.proto.link import parse_link
+from farflung.proto.words.link import parse_link
 
 pytestmark = pytest.mark.timeout(1200)  # what is waited for is a state
 

@@ -11,7 +11,7 @@ from farflung.node.rejoin import FIRST_S, LONGEST_S, SETTLED_S, Backoff, RunOver
 from farflung.node.training.endings import Stopped, error_of
 from farflung.proto import control_pb2 as pb
 from farflung.proto.errors import FarflungError, NotNow, Parted, Refused, RunFailed, Unreachable
-from farflung.proto.link import NO_FINGERPRINT, Link
+from farflung.proto.words.link import NO_FINGERPRINT, Link
 
 LINK = Link("127.0.0.1", 1, "abcdef", "number.secret", NO_FINGERPRINT)
 

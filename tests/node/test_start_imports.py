@@ -11,7 +11,7 @@ SCRIPT = f"""
 import sys
 import farflung.__main__
 from farflung.node import agent, entering, life
-from farflung.proto.link import NO_FINGERPRINT, Link
+from farflung.proto.words.link import NO_FINGERPRINT, Link
 
 def enter(link, measure, *rest):
     measure()

@@ -13,9 +13,9 @@ from wires import Nodes, kill, receive, wait_for
 
 from farflung.node.wire.client import CoordinatorBack, CoordinatorLost, OrderEvent, PeerLost
 from farflung.proto import control_pb2 as control
-from farflung.proto import delta
 from farflung.proto.data_pb2 import Kind
 from farflung.proto.errors import FarflungError, RunFailed
+from farflung.proto.messages import delta
 
 
 @pytest.fixture

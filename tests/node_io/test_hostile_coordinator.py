@@ -19,10 +19,10 @@ from farflung.node.data.dataset import Tokens, disk_for_tokens
 from farflung.node.data.streamed import StreamedTokens
 from farflung.node.join import join
 from farflung.node.promises import read_facts, read_job
-from farflung.proto.border import below
 from farflung.proto.control_pb2 import Holder, JoinReply, Member, View
 from farflung.proto.errors import FarflungError
-from farflung.proto.link import NO_FINGERPRINT, Link
+from farflung.proto.words.border import below
+from farflung.proto.words.link import NO_FINGERPRINT, Link
 from farflung.scheduler.plans import Plan
 
 WAY_OUT = "x/../../../.bashrc.d"

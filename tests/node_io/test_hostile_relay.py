@@ -14,10 +14,10 @@ from wires import behind_nat, payload_of
 
 from farflung.coordinator.serve.calls import relay as relay_module
 from farflung.node.wire.client import Received
-from farflung.proto import frame as frames
-from farflung.proto import rpc
+from farflung.proto.connections import rpc
 from farflung.proto.data_pb2 import Greeting, Kind
-from farflung.proto.frame import Frame
+from farflung.proto.messages import frame as frames
+from farflung.proto.messages.frame import Frame
 
 
 @pytest.fixture

@@ -14,12 +14,13 @@ import farflung.node.peers.receiving.reassembly as inbound_stream
 import farflung.node.peers.receiving.server as inbound
 from farflung.node.io.thread import IoThread
 from farflung.node.wire.client import Received
-from farflung.proto import PROTOCOL, rpc
-from farflung.proto import frame as frames
+from farflung.proto import PROTOCOL
+from farflung.proto.connections import rpc
 from farflung.proto.control_pb2 import Member
 from farflung.proto.data_pb2 import Greeting, Header, State
 from farflung.proto.data_pb2 import Kind as Message
-from farflung.proto.frame import Frame, Kind
+from farflung.proto.messages import frame as frames
+from farflung.proto.messages.frame import Frame, Kind
 
 
 class Attacker:

@@ -12,9 +12,9 @@ from farflung.node.ipc.pipe import Unpacker, pack
 from farflung.node.peers.greeting import GREETING_TIMEOUT, Self, within
 from farflung.node.peers.receiving.admission import NOT_MEMBER, OTHER_SESSION, OTHER_VIEW, TAKE, WAIT, Membership
 from farflung.node.peers.receiving.inbox import ArenaFull, Inbox
-from farflung.proto import rpc
+from farflung.proto.connections import rpc
+from farflung.proto.connections.patience import TRIPS
 from farflung.proto.control_pb2 import Member
-from farflung.proto.patience import TRIPS
 
 
 def arena_of(size):

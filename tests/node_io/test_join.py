@@ -15,7 +15,7 @@ from farflung.node.wire.client import ProcessWire
 from farflung.proto import PROTOCOL
 from farflung.proto.control_pb2 import JoinReply
 from farflung.proto.errors import FarflungError, Refused
-from farflung.proto.link import NO_FINGERPRINT, Link
+from farflung.proto.words.link import NO_FINGERPRINT, Link
 
 
 def link_to(coordinator, fingerprint=NO_FINGERPRINT, host="127.0.0.1"):

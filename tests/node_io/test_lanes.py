@@ -11,8 +11,8 @@ from wires import receive
 
 from farflung.node.peers.lanes import LEAST_CHUNK, MOST, ahead, lanes_wanted
 from farflung.node.peers.tcp_info import TcpFigures, connected_to, figures, keep_unsent_short
+from farflung.proto.connections.rpc import CHUNK
 from farflung.proto.data_pb2 import Kind
-from farflung.proto.rpc import CHUNK
 
 
 def seen(**changes):

@@ -10,9 +10,9 @@ from numbered import numbered
 from farflung.node.peers.header_compression import Expander, Shortener
 from farflung.node.peers.sending.send_queue import Carries, Outgoing, SendQueue
 from farflung.proto import data_pb2
-from farflung.proto import frame as frames
-from farflung.proto.frame import Kind
-from farflung.proto.rpc import CHUNK, MESSAGE_LIMIT
+from farflung.proto.connections.rpc import CHUNK, MESSAGE_LIMIT
+from farflung.proto.messages import frame as frames
+from farflung.proto.messages.frame import Kind
 
 
 def outgoing(transfer, priority, size, released=None, view=1, kind=data_pb2.CONTRIBUTION):

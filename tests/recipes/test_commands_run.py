@@ -15,7 +15,7 @@ import pytest
 import yaml
 from linters import DEPLOY
 
-from farflung.proto.link import parse_link
+from farflung.proto.words.link import parse_link
 
 JOB = """\
 [run]

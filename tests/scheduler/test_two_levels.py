@@ -4,7 +4,7 @@ import numpy
 import pytest
 
 from farflung.job.schema import Updates
-from farflung.node.rounds.arithmetic.phased import phases_of
+from farflung.node.rounds.arithmetic.ways.phased import phases_of
 from farflung.node.state.sections.section import Layout
 from farflung.node.state.stage_state import round_plan
 from farflung.scheduler import Device, Layer, Network, Plan, PlanError, Workload, plan, predict

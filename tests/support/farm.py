@@ -25,7 +25,7 @@ from torch import nn
 from farflung.coordinator.observe.status import read_status
 from farflung.job.data.sampling import Position, sample_ids
 from farflung.job.schema import Job
-from farflung.proto.link import parse_link
+from farflung.proto.words.link import parse_link
 
 SAMPLES = 480
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from farflung.proto.bodies import kind_name
 from farflung.proto.data_pb2 import Header
+from farflung.proto.messages.bodies import kind_name
 
 
 def body_of(header: Header) -> Any:

@@ -2,8 +2,8 @@
 
 from header_bodies import body_of
 
-from farflung.proto.bodies import FIELDS
 from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.messages.bodies import FIELDS
 
 NUMBERS = ("offset", "step", "round")
 

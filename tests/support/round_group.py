@@ -10,7 +10,7 @@ import torch
 from farflung.job.tables.outer import Outer
 from farflung.job.tables.robust import Robust
 from farflung.node.rounds.arithmetic.exchange import Exchange
-from farflung.node.rounds.arithmetic.phased import phases_of
+from farflung.node.rounds.arithmetic.ways.phased import phases_of
 from farflung.node.rounds.checking.signed import Signer
 from farflung.node.rounds.protocol.machine import Rounds
 from farflung.node.rounds.protocol.messages import Part, RoundPlan
@@ -20,7 +20,7 @@ from farflung.node.state.sections.moments import Kept
 from farflung.node.state.sections.section import Layout, Section
 from farflung.node.state.stage_state import takers_of
 from farflung.proto import data_pb2
-from farflung.proto.bodies import of_round
+from farflung.proto.messages.bodies import of_round
 
 NUMEL = 96
 SHAPES = {"a": (8, 6), "b": (6, 6), "c": (12,)}

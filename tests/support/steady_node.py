@@ -8,9 +8,9 @@ from collections import deque
 import grpc
 import grpc.aio
 
-from farflung.node.io.control import COUNTED, SAY_AGAIN, SAY_AGAIN_SECONDS, still_counted
+from farflung.node.io.to_coordinator.control import COUNTED, SAY_AGAIN, SAY_AGAIN_SECONDS, still_counted
 from farflung.proto import control_pb2 as pb
-from farflung.proto import rpc
+from farflung.proto.connections import rpc
 
 
 def steady(fake_node):

@@ -13,7 +13,7 @@ from ports import free_port
 
 from farflung.coordinator.serve.calls.relay import Relay
 from farflung.node.io.thread import IoThread
-from farflung.proto import rpc
+from farflung.proto.connections import rpc
 from farflung.proto.control_pb2 import Artifact, JoinReply, Order, Piece, ShardHeld, StoreReply
 
 

@@ -23,7 +23,7 @@ from ....job.data.marks import MARKED, marked, trained_in
 from ....job.data.tokenizer import Tokenizer
 from ....job.schema import Job
 from ....proto.errors import JobError
-from ....proto.progress import Meter, Tell
+from ....proto.process.progress import Meter, Tell
 from ..data import TokenFile, counts_path, write_rows
 from ..files.sources import text_files
 from .packing import Spool, packed

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....job.data.marks import FIRST
-from ....proto.progress import Meter
+from ....proto.process.progress import Meter
 from ..data import split
 
 _OPEN = 64  # rows that still take documents

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ....proto import python
 from ....proto.errors import JobError
+from ....proto.process import python
 
 SECONDS = 5.0
 """Of processor time for one conversation."""

@@ -22,9 +22,9 @@ import numpy as np
 
 from ....job.schema import Job
 from ....proto.errors import JobError
-from ....proto.files import write_whole
-from ....proto.pieces import piece_size
-from ....proto.progress import Meter, Tell, silent
+from ....proto.messages.pieces import piece_size
+from ....proto.process.files import write_whole
+from ....proto.process.progress import Meter, Tell, silent
 from ..files.token_files import TokenPart, token_parts
 from .corpus import Corpus, corpus_of
 from .streams import Stream, Texts, TokenFiles, changed, unchanged

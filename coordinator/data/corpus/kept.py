@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from ....proto.files import write_whole
-from ....proto.progress import Tell
+from ....proto.process.files import write_whole
+from ....proto.process.progress import Tell
 from ..files.sources import Source
 from .reading import Point, Reading
 

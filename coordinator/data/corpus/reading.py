@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ....proto.pieces import MOST
+from ....proto.messages.pieces import MOST
 from ..files.places import START, Place
 
 Mark = tuple[int, int, int, int, int]

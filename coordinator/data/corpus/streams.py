@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ....job.data.tokenizer import Tokenizer, load_tokenizer
 from ....proto.errors import FarflungError, JobError
-from ....proto.pieces import MOST
+from ....proto.messages.pieces import MOST
 from ..files.documents import parts
 from ..files.places import START, Place
 from ..files.sources import compression_of, opened

@@ -1,10 +1,10 @@
 """How long a view change waits for a node that says that it moves: no longer than what it has to do can take.
 
 A heartbeat's mark grows while bytes arrive or work is done, and whoever is awaited is waited for while it does
-(proto/patience.py). But the mark is the node's own word. What it has to fetch is known here, from the plan and from
-what it held as it answered; how fast its links are was measured, also by others. So a node has ``MOVING`` times as
-long as that takes, or as nothing need move for, but on no link longer than one of ``LEAST_BPS`` takes. Then it has held
-the others up.
+(proto/connections/patience.py). But the mark is the node's own word. What it has to fetch is known here, from the plan
+and from what it held as it answered; how fast its links are was measured, also by others. So a node has ``MOVING``
+times as long as that takes, or as nothing need move for, but on no link longer than one of ``LEAST_BPS`` takes. Then
+it has held the others up.
 
 Pure. The time runs by the coordinator's clock from when the flush, or the view, was sent.
 """

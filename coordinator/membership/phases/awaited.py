@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....proto.patience import patience
+from ....proto.connections.patience import patience
 from ..faults.stuck import STEPS_OF_PATIENCE
 from ..given import Given
 from ..state import FLUSHING, State

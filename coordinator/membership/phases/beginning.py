@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ....proto.patience import Watch
+from ....proto.connections.patience import Watch
 from .. import signals as s
 from ..faults.restless import quiet
 from ..faults.unreadable import distrust

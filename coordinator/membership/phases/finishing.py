@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ....proto.patience import Watch, patience
+from ....proto.connections.patience import Watch, patience
 from .. import signals as s
 from ..faults.keepers import blamed, trickles
 from ..faults.majority import Split, split

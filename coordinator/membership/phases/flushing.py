@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ....proto.patience import Watch
+from ....proto.connections.patience import Watch
 from ....scheduler.errors import PlanError
 from ....scheduler.plans import Plan
 from .. import signals as s

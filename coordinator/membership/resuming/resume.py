@@ -42,12 +42,12 @@ class Rules:
     overloaded machine does) is out after ``silence_s``. From its join to its first hello a node has ``arrive_s``, to
     hand over its last contribution when it is told to ``leave_s``.
 
-    Whatever moves bytes or computes is waited for by progress (proto/patience.py): for an answer to the flush until
-    nothing has moved for ``flush_s`` (``first_s`` while nobody knows how long a step takes), for a node that prepares
-    or catches up ``prepare_s``, for the last checkpoint ``last_checkpoint_s``, and for the one that a coordinator wants
-    before it ends ``save_s``; more where the link is slow, or a step takes long. A trainer may do nothing for
-    ``hung_s`` while it trains (``first_s`` in its first step), or 10 steps. A needed connection may be down for
-    ``down_s`` and some round trips before it costs a view change.
+    Whatever moves bytes or computes is waited for by progress (proto/connections/patience.py): for an answer to the
+    flush until nothing has moved for ``flush_s`` (``first_s`` while nobody knows how long a step takes), for a node
+    that prepares or catches up ``prepare_s``, for the last checkpoint ``last_checkpoint_s``, and for the one that a
+    coordinator wants before it ends ``save_s``; more where the link is slow, or a step takes long. A trainer may do
+    nothing for ``hung_s`` while it trains (``first_s`` in its first step), or 10 steps. A needed connection may be
+    down for ``down_s`` and some round trips before it costs a view change.
     """
 
     mode: str

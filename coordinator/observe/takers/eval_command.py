@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ....proto import python
+from ....proto.process import python
 from ...events import Emit, Event
 from ...events import event as new_event
 

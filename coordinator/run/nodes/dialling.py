@@ -7,9 +7,9 @@ import contextlib
 import os
 from collections.abc import Callable
 
+from ....proto.connections.patience import patience
 from ....proto.errors import FarflungError
-from ....proto.link import split_address
-from ....proto.patience import patience
+from ....proto.words.link import split_address
 from ...membership import signals as s
 from .round_trips import RoundTrips
 from .sessions import Sessions

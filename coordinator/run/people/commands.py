@@ -19,8 +19,8 @@ from ....job.data.facts import Facts
 from ....job.forward import AUTO, settled
 from ....job.schema import CheckCodec, Job
 from ....job.shared import for_nodes
-from ....proto.border import printable
 from ....proto.errors import JobError, Refused
+from ....proto.words.border import printable
 from ...membership import signals as s
 from ...membership.machine import Membership
 from ...membership.state import State

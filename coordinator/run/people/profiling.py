@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 
 from ....proto import control_pb2 as pb
-from ....proto.trace import MOST_BYTES, BadTrace, unpack
+from ....proto.messages.trace import MOST_BYTES, BadTrace, unpack
 from ...checkpoints.refused import ShardRefused
 
 FILE = "trace/"

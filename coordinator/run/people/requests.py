@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....job.data.tokenizer import Tokenizer
 from ....proto import control_pb2 as pb
 from ....proto.errors import Refused
-from ....proto.trace import MOST_STEPS
+from ....proto.messages.trace import MOST_STEPS
 from ...membership.signals import Announcement
 from ...membership.state import TRAINING
 from ..context import RunContext

@@ -10,8 +10,8 @@ from pathlib import Path
 from ....job.data.tokenizer import Tokenizer, model_ends
 from ....job.schema import Job
 from ....proto import control_pb2 as pb
-from ....proto.border import printable
 from ....proto.errors import Refused
+from ....proto.words.border import printable
 
 MOST_TOKENS, MOST_LETTERS = 100_000, 100_000
 LEAST_S, STEPS_OF_PATIENCE = 60.0, 20

@@ -15,9 +15,9 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ....proto.connections.sockets import end_of
 from ....proto.errors import FarflungError, NotNow, Refused
-from ....proto.link import join_address, split_address
-from ....proto.sockets import end_of
+from ....proto.words.link import join_address, split_address
 from ...run.nodes.dialling import dial
 
 log = logging.getLogger(__name__)

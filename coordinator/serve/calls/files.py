@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 
 from ....proto import control_pb2 as pb
-from ....proto.progress import Meter
+from ....proto.process.progress import Meter
 from ...checkpoints.acceptance import Expected, NotAccepted
 from ...checkpoints.refused import NotWritten, ShardRefused
 from ...checkpoints.uploads import GivenUp, Uploads

@@ -15,7 +15,7 @@ import grpc.aio
 
 from .... import __version__
 from ....proto import control_pb2 as pb
-from ....proto import rpc
+from ....proto.connections import rpc
 from ....proto.errors import FarflungError, Refused
 
 _SERVICE = "/farflung.Coordinator/"

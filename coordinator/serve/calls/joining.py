@@ -13,10 +13,11 @@ from google.protobuf.json_format import MessageToDict
 
 from .... import __version__
 from ....job.shared import for_nodes
-from ....proto import PROTOCOL, names
+from ....proto import PROTOCOL
 from ....proto import control_pb2 as pb
-from ....proto.border import printable
 from ....proto.errors import FarflungError, Refused
+from ....proto.words import names
+from ....proto.words.border import printable
 from ...run.nodes.second import check_alone
 from ...run.run import Run
 from ...store.rows import NodeRow

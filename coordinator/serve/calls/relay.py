@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
-from ....proto import frame as frames
-from ....proto import rpc
+from ....proto.connections import rpc
+from ....proto.connections.door import Door
+from ....proto.connections.sockets import end_of
 from ....proto.data_pb2 import Greeting
-from ....proto.door import Door
-from ....proto.frame import Frame, FrameError, Kind
-from ....proto.sockets import end_of
+from ....proto.messages import frame as frames
+from ....proto.messages.frame import Frame, FrameError, Kind
 
 log = logging.getLogger(__name__)
 

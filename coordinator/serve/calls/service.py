@@ -15,12 +15,12 @@ import grpc
 from ....job.data.tokenizer import load_tokenizer
 from ....job.shared import told
 from ....proto import control_pb2 as pb
-from ....proto import rpc
-from ....proto.border import Hostile
-from ....proto.door import Door
+from ....proto.connections import rpc
+from ....proto.connections.door import Door
+from ....proto.connections.sockets import end_of
 from ....proto.errors import FarflungError, NotNow, Refused
-from ....proto.fields import checked
-from ....proto.sockets import end_of
+from ....proto.words.border import Hostile
+from ....proto.words.fields import checked
 from ...data.artifacts import Artifacts, NoArtifact
 from ...data.corpus.streams import SourceUnreachable
 from ...run.nodes.attendance import Attendance

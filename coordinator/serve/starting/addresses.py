@@ -7,9 +7,9 @@ import socket
 
 import grpc.aio
 
-from ....proto import rpc
+from ....proto.connections import rpc
 from ....proto.errors import FarflungError
-from ....proto.link import join_address, split_address
+from ....proto.words.link import join_address, split_address
 from ...trust.authority import Authority
 from ..calls.gate import Gate
 from .options import Options

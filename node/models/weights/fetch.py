@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ....proto.progress import Meter, Tell
+from ....proto.process.progress import Meter, Tell
 
 
 class Fetch(Protocol):

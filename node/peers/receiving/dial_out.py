@@ -12,9 +12,9 @@ import contextlib
 import logging
 import random
 
-from ....proto import rpc
+from ....proto.connections import rpc
 from ....proto.control_pb2 import Member
-from ....proto.frame import FrameError
+from ....proto.messages.frame import FrameError
 from ..greeting import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken, Self, dialled, end_all
 from ..traffic import Traffic
 from .reassembly import Stream

@@ -14,10 +14,10 @@ from typing import Protocol
 
 import xxhash
 
-from ....proto import frame as frames
-from ....proto import rpc
+from ....proto.connections import rpc
 from ....proto.data_pb2 import Header
-from ....proto.frame import Frame, Kind
+from ....proto.messages import frame as frames
+from ....proto.messages.frame import Frame, Kind
 from ...ipc.pipe import INLINE_LIMIT
 from ..header_compression import Expander
 from ..lanes import MOST

@@ -15,13 +15,13 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from ....proto import frame as frames
-from ....proto import rpc
+from ....proto.connections import rpc
+from ....proto.connections.door import Door
+from ....proto.connections.sockets import end_of
 from ....proto.data_pb2 import Greeting, Header
 from ....proto.data_pb2 import Kind as Message
-from ....proto.door import Door
-from ....proto.frame import Frame, FrameError, Kind
-from ....proto.sockets import end_of
+from ....proto.messages import frame as frames
+from ....proto.messages.frame import Frame, FrameError, Kind
 from ..greeting import Self, within
 from ..offers import Offer, Offers
 from ..traffic import OTHER, Traffic

@@ -10,10 +10,10 @@ import socket
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from ....proto import rpc
+from ....proto.connections import rpc
 from ....proto.control_pb2 import Member
-from ....proto.frame import FrameError
-from ....proto.link import split_address
+from ....proto.messages.frame import FrameError
+from ....proto.words.link import split_address
 from ..greeting import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken, Self, dialled, end_all
 from ..lanes import LEAST_BUSY, ahead, lanes_wanted
 from ..offers import Offer

@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ....proto import frame as frames
-from ....proto import rpc
+from ....proto.connections import rpc
 from ....proto.control_pb2 import Member
 from ....proto.data_pb2 import Header
-from ....proto.frame import FrameError, Kind
+from ....proto.messages import frame as frames
+from ....proto.messages.frame import FrameError, Kind
 from ..greeting import (
     FIRST_PAUSE,
     LONGEST_PAUSE,

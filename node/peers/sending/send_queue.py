@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from ....proto import frame as frames
+from ....proto.connections.rpc import CHUNK
 from ....proto.data_pb2 import Header
-from ....proto.frame import Frame, Kind
-from ....proto.rpc import CHUNK
+from ....proto.messages import frame as frames
+from ....proto.messages.frame import Frame, Kind
 from ..header_compression import Shortener
 from ..traffic import category_of
 

@@ -1,7 +1,7 @@
 """The arithmetic of a section's rounds: what is encoded, summed, and added to which vector.
 
 Nothing here waits or sends. An exchange is put together of an Encoder (what this member offers), an Aggregator (what a
-publisher makes of contributions), an Applier (what moves) and a Way (how encodings add up: way.py).
+publisher makes of contributions), an Applier (what moves) and a Way (how encodings add up: ways/way.py).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ..protocol.payloads import SEGMENT, Place, Refused, segments
 from .aggregator import Aggregator
 from .applier import Applier
 from .encoder import Encoder, RoundTerms, is_finite
-from .masked import Masked
-from .phased import Phased, phases_of
 from .update import Update
-from .way import Sent, Summed, Way
+from .ways.masked import Masked
+from .ways.phased import Phased, phases_of
+from .ways.way import Sent, Summed, Way
 
 
 class Exchange:

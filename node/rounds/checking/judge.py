@@ -30,7 +30,7 @@ from ....scheduler import Plan
 from ...context import NodeContext
 from ...state.stage_state import StageState
 from ..arithmetic.exchange import Exchange
-from ..arithmetic.way import Sent
+from ..arithmetic.ways.way import Sent
 from ..protocol.messages import Result
 from ..protocol.payloads import blobs_of, segment_at
 

@@ -48,7 +48,7 @@ class RoundPlan:
     dense_rounds: int = 0
     """The first rounds go without a codec, and so in one phase."""
     whole: bool = False
-    """Only the sum over all members means anything (node/rounds/arithmetic/masked.py): rounds have no deadline."""
+    """Only the sum over all members means anything (node/rounds/arithmetic/ways/masked.py): rounds have no deadline."""
     followed: bool = False
     """By spares: members keep the rounds of late, as many bytes as a quarter of the section has."""
 

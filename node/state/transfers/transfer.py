@@ -15,7 +15,7 @@ import xxhash
 from torch import Tensor
 
 from ....proto import data_pb2
-from ....proto.progress import Meter, Tell, silent
+from ....proto.process.progress import Meter, Tell, silent
 from ...context import BULK
 from ..stage_state import REFERENCE, StageState
 from .transfer_plan import DIGESTS, Fetching, piece_at, pieces_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ....proto import control_pb2
-from ....proto.patience import Watch
+from ....proto.connections.patience import Watch
 from ...state.stage_state import StageState
 from ..following.standby import Follower
 from ..holdings import Holdings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ....proto.rates import rate_text
+from ....proto.process.rates import rate_text
 
 
 def rate_needed(rounds_bps: float, snapshot: int, room: int) -> float:

@@ -17,7 +17,7 @@ from ....proto import data_pb2
 from ....scheduler import Plan
 from ...context import ROUND, URGENT, NodeContext
 from ...rounds.arithmetic.exchange import Exchange
-from ...rounds.arithmetic.phased import phases_of
+from ...rounds.arithmetic.ways.phased import phases_of
 from ...rounds.checking.judge import Seat, cannot_judge, judge_of
 from ...rounds.checking.signed import Signer
 from ...rounds.log import RoundLog

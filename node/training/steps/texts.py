@@ -19,7 +19,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ....proto import bodies, control_pb2, data_pb2
+from ....proto import control_pb2, data_pb2
+from ....proto.messages import bodies
 from ...context import ROUND, URGENT
 from ...device.probe import free_memory
 from ...generation.sampling import next_token, window_start

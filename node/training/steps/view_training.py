@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ....job.data.sampling import assign, sample_ids
-from ....proto import bodies, control_pb2, data_pb2
+from ....proto import control_pb2, data_pb2
+from ....proto.messages import bodies
 from ....scheduler.workloads.ladder import link_ladder
 from ...context import NodeContext
 from ...models.definition import LanguageModel

@@ -17,7 +17,7 @@ from farflung.job.data.facts import Profile
 from farflung.job.data.tokenizer import load_tokenizer
 from farflung.job.schema import Job
 from farflung.proto.errors import JobError
-from farflung.proto.pieces import MOST, SMALLEST, piece_size
+from farflung.proto.messages.pieces import MOST, SMALLEST, piece_size
 
 CONTEXT = 64
 BYTES = load_tokenizer("bytes")

@@ -14,9 +14,9 @@ from farflung.coordinator.data.corpus.index import index_tokens
 from farflung.coordinator.serve.calls.joining import Identity
 from farflung.coordinator.serve.calls.service import CoordinatorService
 from farflung.job.schema import Job
-from farflung.node.io import artifacts as node_artifacts
+from farflung.node.io.to_coordinator import artifacts as node_artifacts
 from farflung.node.peers.traffic import Traffic
-from farflung.proto import rpc
+from farflung.proto.connections import rpc
 from farflung.proto.errors import FarflungError, RunFailed
 
 NAME, TOKENS = "memory:///breaks/a.bin", "data/tokens"

@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from farflung.job.data.tokenizer import load_tokenizer
-from farflung.proto import python
 from farflung.proto.errors import JobError
+from farflung.proto.process import python
 
 EVIL = "open({path!r}, 'w')\nclass Evil: pass\n"
 

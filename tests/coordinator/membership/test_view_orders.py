@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.coordinator.membership.view_orders import ViewOrders
-from farflung.node.io.packed_views import PackedViews
+from farflung.node.io.to_coordinator.packed_views import PackedViews
 from farflung.proto import control_pb2 as pb
-from farflung.proto.delta import KEPT
+from farflung.proto.messages.delta import KEPT
 
 
 def view(number, names):

@@ -11,9 +11,10 @@ import grpc
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
-from farflung.proto import PROTOCOL, logs
+from farflung.proto import PROTOCOL
 from farflung.proto import control_pb2 as pb
-from farflung.proto.border import harmless_values
+from farflung.proto.process import logs
+from farflung.proto.words.border import harmless_values
 
 NASTY = ["x/../../../.bashrc.d", "../../evil", "/etc/passwd", "a\nb\0", "\x1b]0;owned\x07\x1b[2J", "n" * 200_000]
 

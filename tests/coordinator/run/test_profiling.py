@@ -14,7 +14,7 @@ from farflung.coordinator.observe.chrome_trace import Recorded, merged
 from farflung.coordinator.run.people.profiling import Clock, Profiling, first_step, received
 from farflung.coordinator.trust.links import issue
 from farflung.proto import control_pb2 as pb
-from farflung.proto.trace import MOST_BYTES, MOST_SPANS, BadTrace, NodeTrace, Span, pack, unpack
+from farflung.proto.messages.trace import MOST_BYTES, MOST_SPANS, BadTrace, NodeTrace, Span, pack, unpack
 
 
 def test_a_trace_comes_back_as_it_was():

@@ -1,8 +1,8 @@
 """The round trips of control streams: measured by a question, never longer than what a node may pretend."""
 
 from farflung.coordinator.run.nodes.round_trips import EVERY_S, LONGEST_S, RoundTrips
+from farflung.proto.connections.patience import patience
 from farflung.proto.control_pb2 import ClockAnswer
-from farflung.proto.patience import patience
 
 
 class Clock:

@@ -9,7 +9,7 @@ from farflung.coordinator.membership.state import FLUSHING, TRAINING, State
 from farflung.coordinator.run.effects.performing import PERFORMERS
 from farflung.coordinator.run.effects.undone import AGAIN_S, Undone
 from farflung.coordinator.run.intake import TAKERS
-from farflung.proto.telling import undisturbed
+from farflung.proto.process.telling import undisturbed
 
 FLUSH, SAY = s.SendFlush(("a",), 3, "why"), s.Say("left", "b", "why")
 

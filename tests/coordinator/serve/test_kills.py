@@ -15,7 +15,7 @@ from farflung.coordinator.replay.recorder import FOLDER
 from farflung.coordinator.replay.replay import replay
 from farflung.coordinator.store.store import Store
 from farflung.coordinator.trust.links import issue
-from farflung.proto.link import parse_link
+from farflung.proto.words.link import parse_link
 
 TIMING = {"settle_s": 0.2, "measure_s": 3.0, "return_s": 30.0, "last_checkpoint_s": 60.0}
 STEPS = 120

@@ -12,7 +12,7 @@ from farflung.coordinator.store.store import Store
 from farflung.coordinator.trust.links import issue, revoke_ticket
 from farflung.job.data.facts import LayerProfile, Profile
 from farflung.proto.errors import JobError
-from farflung.proto.link import parse_link
+from farflung.proto.words.link import parse_link
 
 JOB = """\
 [run]

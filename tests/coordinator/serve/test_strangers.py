@@ -13,11 +13,11 @@ import pytest
 from half_sent import HalfSent
 
 from farflung.proto import control_pb2 as pb
-from farflung.proto import door as doors
-from farflung.proto import rpc
-from farflung.proto.door import Door, raise_descriptor_limit, too_many
-from farflung.proto.link import parse_link
-from farflung.proto.sockets import end_of
+from farflung.proto.connections import door as doors
+from farflung.proto.connections import rpc
+from farflung.proto.connections.door import Door, raise_descriptor_limit, too_many
+from farflung.proto.connections.sockets import end_of
+from farflung.proto.words.link import parse_link
 
 LONG = [("steps = 12", "steps = 100000"), ("stages = 2\npipelines = 2\n", "stages = 2\n")]
 

@@ -13,8 +13,8 @@ from farflung.coordinator.store.store import Store
 from farflung.coordinator.trust.authority import load_authority
 from farflung.coordinator.trust.requests import public_key_digest
 from farflung.coordinator.trust.tickets import check_ticket, make_ticket, parse_duration
-from farflung.proto import names
 from farflung.proto.errors import FarflungError, Refused
+from farflung.proto.words import names
 
 
 def request(name="x"):

@@ -19,7 +19,8 @@ from farflung.coordinator.trust.authority import load_authority, make_authority
 from farflung.coordinator.trust.links import IDENTITY, issue
 from farflung.node.device import identity as of_node
 from farflung.proto import control_pb2 as pb
-from farflung.proto import names, rpc
+from farflung.proto.connections import rpc
+from farflung.proto.words import names
 
 
 def certificate_for(name, issuer, issuer_key, key, ca=False):

@@ -14,7 +14,7 @@ from farflung.job.data.sampling import sample_ids
 from farflung.node.data.dataset import TOKENS, Tokens
 from farflung.node.data.streamed import LEAST, StreamedTokens
 from farflung.proto.errors import FarflungError
-from farflung.proto.pieces import SMALLEST
+from farflung.proto.messages.pieces import SMALLEST
 
 CONTEXT = 1023
 ROWS = 40 * SMALLEST // 2 // (CONTEXT + 1) - 7  # 40 pieces, the last one not full

@@ -6,7 +6,7 @@ from windows import Windows, facts_of
 
 from farflung import compress
 from farflung.job.schema import Job
-from farflung.node.rounds.arithmetic.phased import phases_of
+from farflung.node.rounds.arithmetic.ways.phased import phases_of
 from farflung.proto import data_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub

@@ -14,9 +14,9 @@ from round_group import NUMEL, SHAPES, Group, section_of
 from farflung import compress
 from farflung.job.tables.outer import Outer
 from farflung.job.tables.robust import Robust
-from farflung.node.rounds.arithmetic import phased
 from farflung.node.rounds.arithmetic.exchange import Exchange
 from farflung.node.rounds.arithmetic.update import Update
+from farflung.node.rounds.arithmetic.ways import phased
 from farflung.node.rounds.protocol.machine import Rounds
 from farflung.node.rounds.protocol.messages import Contribution, Decide, Part, Refuse, Result, RoundPlan
 from farflung.node.state.sections.moments import Kept

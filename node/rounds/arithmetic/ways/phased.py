@@ -1,0 +1,319 @@
+"""Rounds of codecs whose encodings are summed (PowerSGD, Global-QSGD, THC, IntSGD, random-k): several sums, one after
+the other, each at the part's publisher.
+
+Every member runs the codec's own program (``compress.phases``) on every parameter of a part. Whatever the programs want
+reduced is a *phase*: members send it, the publisher reduces it in member order and publishes the answer. Who takes part
+is fixed in the first phase. From the answers alone every member, those that were not counted too, gets the same sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..... import compress
+from .....compress.codec import bytes_tensor, tensor_bytes
+from .....compress.exchange.requests import Context, Program, Reduce
+from .....compress.primitives.packing import pack, packed_size, unpack
+from ...protocol.messages import Contribution, Decide, Part, Result
+from ...protocol.payloads import Refused, absurd_norm, contribution_of, pieces_of
+from ..aggregator import Aggregator
+from ..applier import TakeOff
+from ..encoder import Encoder
+from ..update import Update
+
+
+@dataclass
+class Running:
+    """One parameter's program in one round. ``total``: the weighted sum over the contributors, once it has ended."""
+
+    start: int
+    stop: int
+    program: Program
+    context: Context
+    request: Reduce | None = field(init=False)
+    total: Tensor | None = None
+    phase: int = 0
+
+    def __post_init__(self) -> None:
+        self.request = _reduction(next(self.program))
+
+    def take(self, answer: Tensor | None, contributors: int, part: float) -> None:
+        """Go on with the answer to ``request``; a program that has ended stays as it is. ``part``: this member's of
+        the weight of the contributors."""
+        self.phase += 1
+        if self.request is None:
+            return
+        self.context.size, self.context.part = contributors, part
+        try:
+            self.request = _reduction(self.program.send(answer))
+        except StopIteration as end:
+            self.request, self.total = None, end.value.reshape(-1)
+
+
+class Phased:
+    """The way of rounds in phases."""
+
+    def __init__(self, encoder: Encoder, aggregator: Aggregator) -> None:
+        self.terms, self._encoder, self._aggregator = encoder.terms, encoder, aggregator
+        self._section, self._plan = encoder.section, encoder.terms.plan
+        self._totals: list[tuple[slice, Update]] = []
+        """The update of the round that was checked, parameter by parameter."""
+        self._programs: dict[int, list[Running]] = {}
+        """By the index of a part's first phase."""
+        self._warm: dict[int, dict[str, Tensor]] = {}
+        """Warm-start tensors of the pending round."""
+        self._memory: dict[int, dict[str, Tensor]] = {}
+        """What programs keep of the last applied round (a warm start), by first element: the same on every member."""
+
+    # ---- offering --------------------------------------------------------------------------
+
+    def offer(self, round: int, part: Part) -> Contribution:
+        """This node's contribution to a part's first phase."""
+        whole = slice(part.start, part.stop)
+        device = compress.home(self._section.g.device)
+        vector = self._encoder.offered(whole).to(device, copy=True)  # programs keep it through their phases
+        self._encoder.own_norms[part.index] = float(torch.linalg.vector_norm(vector))
+        self._programs[part.index] = list(self._start(vector, round, part))
+        return self.requests(part.index)
+
+    def _start(self, vector: Tensor, round: int, part: Part) -> Iterator[Running]:
+        """The programs of a part's parameters on its values [elements]."""
+        layout, terms = self._section.layout, self.terms
+        for start, stop, shape in zip(layout.offsets, layout.offsets[1:], layout.shapes, strict=False):
+            if part.start <= start < part.stop:
+                memory = {name: kept.to(vector.device) for name, kept in self._memory.get(start, {}).items()}
+                seed = (terms.seed + 0x9E3779B9 * start) & (2**63 - 1)
+                weight = terms.weights[terms.me]
+                context = Context(seed, start, round, terms.me, len(self._plan.members), weight, memory)
+                values = vector[start - part.start : stop - part.start]
+                yield Running(start, stop, terms.codec.rounds(values.view(shape), context), context)
+
+    def requests(self, first: int) -> Contribution:
+        """What the programs of a part want reduced now."""
+        wanted = (run.request for run in self._programs[first])
+        return contribution_of([b"" if request is None else to_bytes(request.tensor) for request in wanted])
+
+    def advance(self, result: Result) -> Contribution:
+        """This node's contribution to the phase after the one that ``result`` answers."""
+        first = result.part - self._plan.parts[result.part].phase
+        if not result.sizes:
+            return Contribution((), (), 0)  # void: so are the phases to come
+        self.take(self._programs[first], result)
+        return self.requests(first)
+
+    def take(self, runs: Sequence[Running], result: Result) -> None:
+        """Go on with the answers of a phase, unless the programs are past it."""
+        part = self._plan.parts[result.part]
+        if any(run.phase != part.phase for run in runs):
+            return
+        answers = self.read(result.payload, result.sizes, runs, part.publisher)
+        weights = self._plan.weights
+        share = weights[self.terms.me] / math.fsum(weights[index] for index in result.contributors)
+        try:
+            for run, answer in zip(runs, answers, strict=True):
+                run.take(answer, len(result.contributors), share)
+        except (compress.CodecError, ValueError, ArithmeticError) as problem:
+            raise Refused(part.publisher, f"an answer that no members' numbers have: {problem}") from None
+
+    # ---- deciding --------------------------------------------------------------------------
+
+    def decide(self, round: int, decide: Decide) -> tuple[Result, list[Refused]]:
+        """Reduce what was sent for one phase. Without a payload the part is void: nobody applies it.
+
+        A part becomes void where a member's numbers are missing that can't come later: a gradient that is not finite,
+        or bytes that make no sense in a later phase than the first.
+        """
+        part = self._plan.parts[decide.part]
+        runs = self._programs.get(part.index - part.phase, [])
+        requests = [run.request for run in runs]
+        counted: list[tuple[int, Contribution]] = []
+        sums: list[Tensor | None] = [None] * len(requests)
+        void = not runs or any(not sent.sizes for _, sent in decide.contributions)
+        values, refused = ({}, []) if void else self._plausible(part, decide, runs)
+        void = void or (bool(refused) and (self.terms.gradient or part.phase > 0))
+        for index, sent in decide.contributions:
+            if not void and index not in values:
+                continue
+            counted.append((index, sent))
+            for place, (request, value) in enumerate(zip(requests, [] if void else values[index], strict=False)):
+                if request is not None and value is not None:
+                    sums[place] = _reduced(request, sums[place], value)
+        who = tuple(index for index, _ in counted)
+        digests = tuple(sent.digest for _, sent in counted)
+        if void:
+            return Result(part.index, who, digests), refused
+        made = contribution_of([b"" if total is None else to_bytes(total) for total in sums])
+        return Result(part.index, who, digests, made.payload, made.sizes, made.digest), refused
+
+    def _plausible(
+        self, part: Part, decide: Decide, runs: Sequence[Running]
+    ) -> tuple[dict[int, list[Tensor | None]], list[Refused]]:
+        """What the members that may count sent for each program, and why the others may not."""
+        values: dict[int, list[Tensor | None]] = {}
+        refused: list[Refused] = []
+        norms: dict[int, float] = {}
+        for index, sent in decide.contributions:
+            member = self._plan.members[index]
+            try:
+                read = self.read(sent.payload, sent.sizes, runs, member)
+                for run, value in zip(runs, read, strict=True):
+                    _check_levels(run, value, member)
+            except Refused as problem:
+                refused.append(problem)
+                continue
+            values[index] = read
+            pieces = [float(one.norm()) for one in read if one is not None and one.is_floating_point()]
+            if pieces:
+                norms[index] = math.hypot(*pieces) / self.terms.weights[index]
+        for index, limit in self._aggregator.norms.absurd(part.index, norms, self.terms.me).items():
+            del values[index]
+            refused.append(absurd_norm(self._plan.members[index], norms[index], limit))
+        return values, refused
+
+    def read(
+        self, payload: Sequence[bytes] | memoryview, sizes: Sequence[int], runs: Sequence[Running], member: str
+    ) -> list[Tensor | None]:
+        """What a member sent for each program's present request."""
+        if len(sizes) != len(runs):
+            raise Refused(member, f"{len(sizes)} pieces where {len(runs)} parameters are exchanged")
+        try:
+            blobs = list(pieces_of(payload, sizes))
+            return [from_bytes(blob, run.request) for blob, run in zip(blobs, runs, strict=True)]
+        except compress.CodecError as problem:
+            raise Refused(member, f"bytes that are no answer to what was asked: {problem}") from None
+
+    # ---- applying --------------------------------------------------------------------------
+
+    def check(
+        self, round: int, found: Mapping[int, Result], contributions: Mapping[tuple[int, int], Contribution]
+    ) -> None:
+        """Also ends the programs; their sums wait for ``updates``."""
+        self._totals = []
+        for part in self._plan.parts_in(round):
+            if part.phase:
+                continue
+            phases = [found[part.index + phase] for phase in range(self._plan.phases)]
+            if self._void(phases):
+                nothing = torch.full((part.stop - part.start,), torch.nan if self.terms.gradient else 0.0)
+                self._totals.append((slice(part.start, part.stop), Update(nothing)))
+                continue
+            if self.terms.me in phases[0].contributors and not self.terms.follows:
+                for result in phases:
+                    self.take(self._programs[part.index], result)
+            # The sum itself from the answers alone and on the CPU, so that it has the same bits everywhere.
+            runs = list(self._start(torch.zeros(part.stop - part.start), round, part))
+            for result in phases:
+                self.take(runs, result)
+            squares = 0.0
+            for run in runs:
+                assert run.total is not None, "every request of a program is a phase"
+                total = run.total * (1.0 / self.terms.divisor)
+                squares += float(torch.linalg.vector_norm(total)) ** 2
+                self._totals.append((slice(run.start, run.stop), Update(total.to(self._section.g.device))))
+                self._warm[run.start] = run.context.memory
+            if math.isfinite(squares):
+                if part.publisher != self.terms.name and not self.terms.follows:
+                    self._aggregator.check_result(part, math.sqrt(squares))
+            elif not self.terms.gradient:
+                raise Refused(part.publisher, "answers that add up to values that are not finite")
+
+    def updates(
+        self, round: int, found: Mapping[int, Result], contributions: Mapping[tuple[int, int], Contribution]
+    ) -> Iterator[tuple[slice, Update]]:
+        return iter(self._totals)
+
+    def outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:
+        phases: dict[int, list[Result]] = {}
+        for result in results:
+            phases.setdefault(result.part - self._plan.parts[result.part].phase, []).append(result)
+        for first, found in phases.items():
+            void = first in self._programs and self._void(found)
+            yield self._plan.parts[first], self.terms.me in found[0].contributors and not void
+
+    def _void(self, phases: Sequence[Result]) -> bool:
+        return any(not result.sizes for result in phases)
+
+    def own_pieces(self, part: Part) -> Iterator[tuple[slice, TakeOff]]:
+        for run in self._programs[part.index]:
+            assert run.context.own is not None
+            own = run.context.own.reshape(-1) * (1.0 / self.terms.weights[self.terms.me])
+            yield slice(run.start, run.stop), partial(_take_off, own)
+
+    def applied(self) -> None:
+        """The round counts: programs keep what the next one begins with."""
+        self._memory.update(self._warm)
+        self._programs, self._warm, self._totals = {}, {}, []
+
+
+def _take_off(own: Tensor, values: Tensor) -> None:
+    values.sub_(own.to(values.device))
+
+
+def _check_levels(run: Running, value: Tensor | None, member: str) -> None:
+    """Refused for whole numbers so large that the sum of all members' would not fit its bits."""
+    request = run.request
+    if value is None or request is None or request.bits is None or not value.numel():
+        return
+    if int(value.max()) * run.context.size >= 1 << request.bits:
+        raise Refused(member, f"a level of {int(value.max())}, which this codec does not have")
+
+
+def phases_of(spec: str) -> int:
+    """How many phases the rounds of a codec have; 0 for one whose encodings are decoded and added instead."""
+    return compress.make(spec).reductions
+
+
+def _reduction(request: object) -> Reduce:
+    if not isinstance(request, Reduce):
+        raise compress.CodecError(f"a round can't answer a {type(request).__name__}")
+    return request
+
+
+def to_bytes(tensor: Tensor, bits: int = 1) -> bytes:
+    """A tensor to be reduced, or its reduction: fp32 as it is; whole numbers from 0 in as few bits as they need, but no
+    fewer than ``bits``."""
+    if tensor.is_floating_point():
+        return bytes(tensor_bytes(tensor.to(torch.float32)))
+    flat = tensor.reshape(-1)
+    bits = max(bits, int(flat.max()).bit_length()) if flat.numel() else bits
+    low = bytes(tensor_bytes(pack((flat & 255).to(torch.uint8), min(bits, 8))))
+    high = bytes(tensor_bytes(pack((flat >> 8).to(torch.uint8), bits - 8))) if bits > 8 else b""
+    return bytes([bits]) + low + high
+
+
+def from_bytes(blob: bytes | memoryview, request: Reduce | None) -> Tensor | None:
+    """The tensor of ``to_bytes``, shaped as the request's."""
+    if request is None:
+        if len(blob):
+            raise compress.CodecError(f"{len(blob)} bytes where nothing was asked")
+        return None
+    like = request.tensor
+    count = like.numel()
+    if like.is_floating_point():
+        if len(blob) != 4 * count:
+            raise compress.CodecError(f"{len(blob)} bytes for {count} numbers")
+        values = bytes_tensor(blob, torch.float32, like.device)
+        if not bool(torch.isfinite(values).all()):
+            raise compress.CodecError("values that are not finite")
+        return values.view(like.shape)
+    bits = blob[0] if len(blob) else 0
+    low = packed_size(count, min(bits, 8))
+    if not 1 <= bits <= 16 or len(blob) != 1 + low + (packed_size(count, bits - 8) if bits > 8 else 0):
+        raise compress.CodecError(f"{len(blob)} bytes for {count} whole numbers")
+    codes = unpack(bytes_tensor(blob[1 : 1 + low], torch.uint8, like.device), count, min(bits, 8)).to(torch.int32)
+    if bits > 8:
+        high = unpack(bytes_tensor(blob[1 + low :], torch.uint8, like.device), count, bits - 8)
+        codes = codes | high.to(torch.int32) << 8
+    return codes.view(like.shape)
+
+
+def _reduced(request: Reduce, total: Tensor | None, value: Tensor) -> Tensor:
+    if total is None:
+        return value
+    return total + value if request.op == "sum" else torch.maximum(total, value)

@@ -1,0 +1,125 @@
+"""The body of a message's header: which one each kind has, and how it is got.
+
+``header.kind`` says what is meant, the oneof has the words for it, with names of their own. Both ends of a connection
+check that they fit each other: whoever reads a header may then take its kind's body without another look.
+"""
+
+from __future__ import annotations
+
+from ..data_pb2 import (
+    Audit,
+    Contribution,
+    ContributionWanted,
+    Equivocation,
+    Header,
+    Held,
+    Kind,
+    MaskKey,
+    Mixing,
+    Receipts,
+    Result,
+    ResultWanted,
+    Text,
+    TextBegin,
+    TextEnd,
+    TextToken,
+)
+
+RoundBody = Contribution | ContributionWanted | Result | ResultWanted | Held | Audit | MaskKey | Equivocation | Receipts
+"""Of what the members of one section send each other in rounds."""
+TextBody = TextBegin | Text | TextToken | TextEnd
+FIELDS: dict[int, str | None] = {
+    Kind.ACTIVATION: "activation",
+    Kind.ACTIVATION_GRADIENT: "activation",
+    Kind.EVALUATION: "activation",
+    Kind.NACK: "missing_samples",
+    Kind.CONTRIBUTION: "contribution",
+    Kind.RESULT: "result",
+    Kind.RESULT_HELD: "held",
+    Kind.RESULT_REQUEST: "result_wanted",
+    Kind.CONTRIBUTION_REQUEST: "contribution_wanted",
+    Kind.READY: "ready",
+    Kind.COMMIT: "commit",
+    Kind.STATE_REQUEST: "state_request",
+    Kind.STATE: "state",
+    Kind.STATE_COMING: "state_coming",
+    Kind.PROBE: None,
+    Kind.DIFFERENCE: "mixing",
+    Kind.WEIGHTS_REQUEST: "mixing",
+    Kind.WEIGHTS: "mixing",
+    Kind.AUDIT: "audit",
+    Kind.ROUND_REQUEST: "round_request",
+    Kind.ROUND_END: "round_end",
+    Kind.TEXT_BEGIN: "text_begin",
+    Kind.TEXT: "text",
+    Kind.TEXT_TOKEN: "text_token",
+    Kind.TEXT_END: "text_end",
+    Kind.KEY: "mask_key",
+    Kind.EQUIVOCATION: "equivocation",
+    Kind.RECEIPTS: "receipts",
+}
+"""Kind -> the field of the oneof that its header has."""
+
+Sectioned = RoundBody | Mixing
+
+
+def _with(*words: str) -> frozenset[int]:
+    """The kinds whose body has fields of these names."""
+    known = Header.DESCRIPTOR.fields_by_name
+    bodies = {kind: known[field].message_type for kind, field in FIELDS.items() if field}
+    return frozenset(kind for kind, body in bodies.items() if body and set(words) <= set(body.fields_by_name))
+
+
+_SECTIONED = _with("section")
+_OF_ROUNDS = _with("section", "round")
+_OF_TEXTS = frozenset({Kind.TEXT_BEGIN, Kind.TEXT, Kind.TEXT_TOKEN, Kind.TEXT_END})
+
+
+def kind_name(kind: int) -> str:
+    """A kind in words; a number that is none, as it is."""
+    return Kind.Name(Kind.ValueType(kind)) if kind in FIELDS else f"message of kind {kind}"
+
+
+def check(header: Header) -> None:
+    """ValueError: the header has not the body of its kind, or its kind is none."""
+    kind, has = header.kind, header.WhichOneof("body")
+    if kind not in FIELDS:
+        raise ValueError(f"a header of kind {kind}, which this version does not know")
+    if has != FIELDS[kind]:
+        raise ValueError(f"a header of kind {kind_name(kind)} with {f'the body {has}' if has else 'no body'}")
+
+
+def read(data: bytes) -> Header:
+    """A header from its bytes. ValueError: they are none, or its body is not that of its kind, or there are two."""
+    try:
+        header = Header.FromString(data)
+    except Exception as error:  # protobuf's DecodeError has a different home in each version
+        raise ValueError(f"{len(data)} bytes are not a Header: {error}") from error
+    if header.ByteSize() != len(data):  # of two bodies the last one is left
+        raise ValueError(f"a header of {len(data)} bytes says something twice")
+    check(header)
+    return header
+
+
+def sectioned(header: Header) -> Sectioned | None:
+    """The body of a header that is of one section; None of the others."""
+    if header.kind not in _SECTIONED:
+        return None
+    body: Sectioned = getattr(header, FIELDS[header.kind] or "")
+    return body
+
+
+def of_round(header: Header) -> RoundBody | None:
+    """The body of a message of a section's rounds; None of the others."""
+    if header.kind not in _OF_ROUNDS:
+        return None
+    body: RoundBody = getattr(header, FIELDS[header.kind] or "")
+    return body
+
+
+def of_text(header: Header) -> TextBody | None:
+    """The body of a message of a text; None of the others."""
+    if header.kind not in _OF_TEXTS:
+        return None
+    body: TextBody = getattr(header, FIELDS[header.kind] or "")
+    return body

@@ -1,0 +1,39 @@
+"""Telling people what happens must never end what happens: a full disk behind stdout, a `| tee` that is gone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from ..errors import FarflungError
+
+_Event = TypeVar("_Event")
+log = logging.getLogger(__name__)
+
+
+def undisturbed(tell: Callable[[_Event], None]) -> Callable[[_Event], None]:
+    """``tell`` without its errors: what can't be shown is counted, and the log says so once, and when it works again.
+
+    FarflungErrors pass: they are for the person who started this (a --link-file that cannot be written).
+    """
+    lost = 0
+
+    def told(event: _Event) -> None:
+        nonlocal lost
+        try:
+            tell(event)
+        except FarflungError:
+            raise
+        except BrokenPipeError:  # whoever read the events reads no more, and nobody misses them
+            lost += 1
+        except Exception as error:
+            lost += 1
+            if lost == 1:
+                log.warning("cannot show what happens: %s; the run goes on", error)
+        else:
+            if lost:
+                log.warning("what happens is shown again; %d events were not", lost)
+                lost = 0
+
+    return told

@@ -1,0 +1,4 @@
+"""What words from outside may be: names of nodes, the link that a person pastes, every string field of a message.
+
+A word that is not allowed is refused here, before it becomes a path, an address or a line on a terminal.
+"""

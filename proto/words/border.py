@@ -1,0 +1,150 @@
+"""What comes from another machine, before it becomes a path, an address or a line on a terminal.
+
+Each function takes what was said and gives it back as what it must be, or raises `Hostile`. Nobody else makes a path
+of something that another machine said: `below` does.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import FarflungError, Refused
+from . import names
+from .link import split_address
+
+WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
+"""What this program itself makes up: sections of a model, sessions, ids, files of a checkpoint."""
+DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+"""A sha256 in hexadecimal."""
+SECRET = re.compile(r"[!-~]{1,200}\Z")
+"""A secret, which goes into a header of HTTP."""
+
+LEAVE = "leave this run, and tell whoever gave you the link"
+"""What to do when a coordinator said something that it must not say."""
+MOST_WORDS = 1000
+"""Letters of a sentence that another machine says, at most."""
+_COMMANDS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+"""Control characters, what turns the direction of writing, and halves of surrogate pairs, which no stream takes."""
+_LONGEST_NAME = 255  # bytes, on the file systems that there are
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_-]{1,63}){0,30}\.?\Z")
+_NO_HOSTS = frozenset({"unix", "unix-abstract", "dns", "ipv4", "ipv6", "vsock", "xds", "google-c2p", "file", "fd"})
+"""Before a colon these are no hosts: gRPC takes them for kinds of addresses, such as a socket of this machine."""
+
+
+class Hostile(Refused):
+    """Another machine said something that it must not say; the message never quotes it raw."""
+
+
+def matching(pattern: re.Pattern[str], text: str, what: str) -> str:
+    """The text, which the whole pattern must match."""
+    if not pattern.match(text):
+        raise Hostile(f"{quoted(text)} is no {what}", LEAVE)
+    return text
+
+
+def node_name(text: str) -> str:
+    """A node's name."""
+    if why := names.mistake(text):
+        raise Hostile(printable(why), LEAVE)
+    return text
+
+
+def digest(text: str) -> str:
+    """A sha256, 64 hexadecimal digits."""
+    return matching(DIGEST, text, "digest")
+
+
+def address(text: str) -> str:
+    """HOST:PORT with an IP address or a name: nothing that a library may take for another kind of address."""
+    try:
+        host = split_address(text)[0] if len(text) < 300 else ""
+    except FarflungError:
+        host = ""
+    if not _is_host(host):
+        raise Hostile(f"{quoted(text)} is no HOST:PORT", LEAVE)
+    return text
+
+
+def _is_host(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+        return host.isascii() and host.isprintable()
+    except ValueError:
+        return bool(_HOST.match(host)) and host.lower() not in _NO_HOSTS
+
+
+def whole(number: float, least: int, most: int, what: str) -> int:
+    """A whole number from ``least`` to ``most``."""
+    if isinstance(number, bool) or not math.isfinite(number) or number != int(number) or not least <= number <= most:
+        raise Hostile(f"{number!r:.30} is no {what}: a whole number from {least} to {most}")
+    return int(number)
+
+
+def below(folder: Path, *parts: str) -> Path:
+    """``folder / NAME / ...``, and surely below the folder, whatever the parts are and wherever links in it point.
+
+    The one way to make a path of what another machine said. Hostile: a name that is not one single name, or a way
+    that leads out.
+    """
+    for name in parts:
+        if not is_file_name(name):
+            raise Hostile(f"{quoted(name)} is no name for a file", LEAVE)
+    path = folder.joinpath(*parts)
+    root = folder.resolve()
+    try:
+        inside = parts and root in path.resolve().parents
+    except (OSError, RuntimeError):  # a circle of links
+        inside = False
+    if not inside:
+        raise Hostile(f"{path} leads out of {root}", "remove the link that is there")
+    return path
+
+
+def is_file_name(name: str) -> bool:
+    """Whether it is one single name of a file."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return 0 < size <= _LONGEST_NAME and name.isprintable() and name not in (".", "..") and not set(name) & set("/\\:")
+
+
+def printable(text: str, most: int = 200) -> str:
+    """What another machine says, as one line without control characters, cut off where it is long."""
+    text = text[:most]
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def told(text: str) -> str:
+    """The same of an error's message and, after the first line end, its hint."""
+    message, _, hint = text.partition("\n")
+    shown = printable(message, MOST_WORDS)
+    return f"{shown}\n{printable(hint, MOST_WORDS)}" if hint else shown
+
+
+def harmless(text: str) -> str:
+    """Lines as they may be shown on a terminal: with their line ends and tabs, and no other control character."""
+    return text if text.isprintable() else _COMMANDS.sub(" ", text)
+
+
+def harmless_values(value: Any) -> Any:
+    """The same of every word in what JSON can say, keys too."""
+    if isinstance(value, str):
+        return harmless(value)
+    if isinstance(value, Mapping):
+        return {harmless_values(key): harmless_values(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [harmless_values(item) for item in value]
+    return value
+
+
+def quoted(text: str) -> str:
+    """The beginning of what was said, in quotes, for a message."""
+    return repr(printable(text, 60))
