@@ -218,7 +218,7 @@ def chaos(
 def check(farm: Farm, run: Chaos, done: dict[str, Any], mode: str) -> dict[str, Any]:
     """The ledger, and the curve."""
     with closing(Store(farm.state)) as store:
-        rows, view = store.steps(), store.last_view()
+        rows, view = store.steps.all(), store.views.last()
         assert view is not None
         trained = view.cursor - len(json.loads(view.redo or "[]")) + BATCH * (done["steps"] - view.step)
     counted = sum(row.samples for row in rows)

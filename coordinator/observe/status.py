@@ -50,11 +50,12 @@ def status_of(
     """
     job = json.loads(store.get("job") or "{}")
     facts = json.loads(store.get("facts") or "{}")
-    view, steps, evals, checkpoints = store.last_view(), store.steps(_RECENT), store.evals(1), store.checkpoints()
-    totals, last = store.totals(), steps[-1] if steps else None
+    view, checkpoints = store.views.last(), store.checkpoints.all()
+    steps, evals = store.steps.newest(_RECENT), store.evals.newest(1)
+    totals, last = store.steps.totals(), steps[-1] if steps else None
     sent = totals["bytes_updates"] + totals["bytes_activations"]
     seconds = sum(row.seconds for row in steps)
-    rows = store.nodes()
+    rows = store.nodes.all()
     plan: Any = json.loads(view.plan) if view else None
     dial_out = {row.name for row in rows if row.dials_out}
     held = json.loads(store.get("held") or "{}")
@@ -92,13 +93,13 @@ def status_of(
         "times_fewer_bytes": totals["bytes_dense"] / sent if sent else None,
         "view": _view(view, plan) if view else None,
         "nodes": nodes,
-        "links": (links := _links(store.links(), used or {}, dial_out))[:MOST_LINKS],
+        "links": (links := _links(store.links.all(), used or {}, dial_out))[:MOST_LINKS],
         "links_left_out": max(0, len(links) - MOST_LINKS),
-        "ledger": ledger(store.works(), store.scores()),
+        "ledger": ledger(store.work.done(), store.work.scores()),
         "checkpoints": [{"step": row.step, "path": row.path} for row in checkpoints],
         "data": remarks(store),
         "target": json.loads(store.get("target") or "null"),
-        "warnings": [{"time": when, "node": node, "message": text} for when, node, text in store.warnings(_RECENT)],
+        "warnings": [{"time": at, "node": node, "message": text} for at, node, text in store.warnings.newest(_RECENT)],
         "time": time.time(),
     }
     _judge(record, nodes, links)
@@ -114,7 +115,7 @@ def _updates_of(job: Mapping[str, Any], plan: Mapping[str, Any] | None) -> dict[
 def _savings(store: Store, updates: Mapping[str, Any], step: int, sent: int, dense: int) -> str:
     """What compression saves, in a sentence; ``sent`` and ``dense`` are the whole run's."""
     schedule = schedule_of(updates)
-    early_sent, early_dense = store.bytes_until(schedule.last_dense_step)
+    early_sent, early_dense = store.steps.bytes_until(schedule.last_dense_step)
     return savings_text(schedule, step, sent - early_sent, dense - early_dense)
 
 
@@ -157,7 +158,7 @@ def _view(row: ViewRow, plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _evaluated(store: Store, row: EvalRow) -> dict[str, Any]:
-    sets = {one.name: one.shown for one in store.sets(row.step)}
+    sets = {one.name: one.shown for one in store.evals.sets(row.step)}
     found = {"step": row.step, "loss": row.loss, "accuracy": row.accuracy}
     return found | ({"sets": sets} if sets else {})
 

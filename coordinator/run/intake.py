@@ -95,7 +95,7 @@ class Intake:
             if known and 0 <= latency <= LONGEST_LATENCY_S and 0 <= rate <= FASTEST_BPS:
                 found[source, link.to] = (latency, rate)
         self.measured.found(found, self.context.clock())
-        self.context.store.put_links(found, time.time())
+        self.context.store.links.put_all(found, time.time())
         self.deciding.feed(s.Measured(stream.name, stream.session))
 
     def _clock(self, stream: Attendance, answer: pb.ClockAnswer) -> None:

@@ -82,9 +82,9 @@ class Run:
         self.sessions = Sessions(store)
         self.outcome, self._tasks = Outcome(), Tasks()
         self.warn = Warnings(context).warn
-        devices = {row.name: json.loads(row.device or "{}") for row in store.nodes()}
-        links = {(source, target): (latency, rate) for source, target, latency, rate in store.links()}
-        when = {pair: clock() - age for pair, age in store.ages_of_links(time.time()).items()}
+        devices = {row.name: json.loads(row.device or "{}") for row in store.nodes.all()}
+        links = {(source, target): (latency, rate) for source, target, latency, rate in store.links.all()}
+        when = {pair: clock() - age for pair, age in store.links.ages(time.time()).items()}
         self.measured = Measured(job, context.facts, devices, links, when)
         self.planning = Planning(context, self.measured, planner)
         self._trips = RoundTrips(self.streams.tell, clock)
@@ -180,8 +180,8 @@ class Run:
     def admit(self, row: NodeRow) -> None:
         """A node passed the join checks: it may attend with its session."""
         self.measured.joined(row.name, json.loads(row.device or "{}"))
-        self.context.store.forget_links(row.name)
-        self.context.store.put_node(row)
+        self.context.store.links.forget(row.name)
+        self.context.store.nodes.put(row)
         self.planning.prepare()
         self.sessions.admit(row)  # first: what ends its old session must not end this one
         self.feed(s.Joined(row.name, row.session, row.address, bool(row.dials_out)))
@@ -222,7 +222,7 @@ class Run:
         """A control stream ended."""
         if self.streams.closed(stream):
             if self.is_over:
-                self.context.store.node_left(stream.name, stream.session, time.time(), self.state.why)
+                self.context.store.nodes.left(stream.name, stream.session, time.time(), self.state.why)
             if self.requests.profiling is not None:
                 self.requests.profiling.gone(stream.name, stream.session, why)
             self.feed(s.StreamEnded(stream.name, stream.session, why))

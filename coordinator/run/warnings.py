@@ -32,5 +32,5 @@ class Warnings:
         if key in self._said or (node and sum(one == node for one, _ in self._said) >= MOST):
             return
         self._said[key] = now
-        context.store.add_warning(time.time(), node, message)
+        context.store.warnings.add(time.time(), node, message)
         context.emit(events.event("warning", message=message, node=node))

@@ -42,7 +42,7 @@ async def until_over(run: Run, emit: events.Emit, stop: asyncio.Event, command: 
     if command is not None:
         await unless(stop, command.finish())
     if mirror is not None:
-        result["checkpoint"] = next((row.path for row in run.context.store.checkpoints()[::-1]), None)
+        result["checkpoint"] = next((row.path for row in run.context.store.checkpoints.all()[::-1]), None)
     emit(result)
     await run.stop("the run is done", PARTING_S)
     return 0

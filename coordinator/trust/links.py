@@ -73,6 +73,6 @@ def default_uses(nodes: int) -> int:
 def revoke_ticket(place: Path | str, number: str) -> None:
     """End a ticket by its id. Nodes that joined with it stay. FarflungError when there is none."""
     with closing(Store(place)) as store:
-        if not store.revoke_ticket(number):
-            known = ", ".join(ticket.number for ticket in store.tickets() if not ticket.revoked) or "none"
+        if not store.tickets.revoke(number):
+            known = ", ".join(ticket.number for ticket in store.tickets.all() if not ticket.revoked) or "none"
             raise FarflungError(f"there is no ticket {number!r}", f"tickets of this run: {known}")

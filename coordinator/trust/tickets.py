@@ -31,14 +31,14 @@ def make_ticket(store: Store, now: float, ttl: float | None = None, uses: int | 
     """A new ticket, ``"ID.SECRET"``: valid ``ttl`` seconds (None: for ever) for ``uses`` first joins or,
     an operator's, commands (None: any number)."""
     number, secret = secrets.token_hex(4), secrets.token_hex(16)
-    store.add_ticket(Ticket(number, digest(secret), now, None if ttl is None else now + ttl, uses, False))
+    store.tickets.add(Ticket(number, digest(secret), now, None if ttl is None else now + ttl, uses, False))
     return f"{number}.{secret}"
 
 
 def given_out(store: Store, ticket: str) -> Ticket:
     """A ticket that this run gave out and did not revoke, expired and used up ones too. Refused."""
     number, _, secret = ticket.partition(".")
-    known = store.ticket(number)
+    known = store.tickets.numbered(number)
     if known is None or not same(secret, known.secret_hash):
         raise Refused("the ticket is wrong: this run never gave it out", _AGAIN)
     if known.revoked:
@@ -55,7 +55,7 @@ def check_ticket(store: Store, ticket: str, now: float, take_use: bool, returns:
     number, again = known.number, _AGAIN
     if known.expires is not None and now >= known.expires and not returns:
         raise Refused(f"the ticket {number} expired {_ago(now - known.expires)} ago", again)
-    if (known.uses == 0 and not returns) or (take_use and not store.take_ticket_use(number)):
+    if (known.uses == 0 and not returns) or (take_use and not store.tickets.take_use(number)):
         raise Refused(f"the ticket {number} is used up", again)
     return number
 

@@ -40,7 +40,7 @@ class RunSource:
 
     def views(self) -> Sequence[ViewRow]:
         """All views, oldest first."""
-        return self._run.context.store.views()
+        return self._run.context.store.views.all()
 
     def commands(self) -> Sequence[str]:
         """What may be done now, by the names of ``commands.KINDS``."""

@@ -49,4 +49,4 @@ def test_a_run_ends_where_nothing_gets_better(
     (seen,) = events["evaluated"]
     assert seen["step"] == steps and seen["results"]["tensors"] > 20
     with contextlib.closing(Store(state)) as store:
-        assert [row.name for row in store.sets(steps)] == ["own"]
+        assert [row.name for row in store.evals.sets(steps)] == ["own"]

@@ -85,7 +85,7 @@ def test_a_used_up_ticket_opens_nothing(
     [made] = command("coordinator", "token", str(coordinator[1]), "--uses", "1", "--json").events
     assert made["uses"] == 1
     with contextlib.closing(Store(coordinator[1])) as store:
-        assert store.take_ticket_use(parse_link(made["link"]).ticket.split(".")[0])
+        assert store.tickets.take_use(parse_link(made["link"]).ticket.split(".")[0])
     done = join(parse_link(made["link"]))
     assert done.status == 3 and "used up" in done.error["message"]
     done = command("status", made["link"], "--json")

@@ -200,4 +200,4 @@ def _tickets(state: Path) -> list[str]:
     from farflung.coordinator.store.store import Store
 
     with contextlib.closing(Store(state)) as store:
-        return [ticket.number for ticket in store.tickets() if not ticket.revoked]
+        return [ticket.number for ticket in store.tickets.all() if not ticket.revoked]

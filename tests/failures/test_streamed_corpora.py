@@ -49,7 +49,7 @@ def test_a_node_and_the_coordinator_die_while_nodes_stream(farm, kind, tmp_path)
     assert sum(path.stat().st_size for path in (run.state / "artifacts").iterdir()) < 120_000 < SIZE / 40
 
     with contextlib.closing(Store(run.state)) as store:
-        facts, ledger = Facts.model_validate_json(store.get("facts")), store.steps()
+        facts, ledger = Facts.model_validate_json(store.get("facts")), store.steps.all()
     assert [row.step for row in ledger] == list(range(1, len(ledger) + 1)) and {row.samples for row in ledger} == {12}
     step = run.c.of("checkpoint")[-1]["step"]
     export = Process(run, "export", ["export", "state", "out", "--step", str(step)])

@@ -58,9 +58,9 @@ class MadeUpRun:
             store.put(key, value)
         for number, (name, (host, device, tflops)) in enumerate(NODES.items()):
             about = json.dumps({"kind": "cuda", "description": device, "tflops": tflops})
-            store.put_node(NodeRow(name, f"s{number}", "", "", f"{host}:4{number}00", about, self.now - 5000 + number))
-        store.put_node(NodeRow("spot-7", "s9", "", "", "10.2.0.8:4000", "{}", self.now - 4000))
-        store.node_left("spot-7", "s9", self.now - 2100, "spot-7 left: its machine is being taken away (SIGTERM)")
+            store.nodes.put(NodeRow(name, f"s{number}", "", "", f"{host}:4{number}00", about, self.now - 5000 + number))
+        store.nodes.put(NodeRow("spot-7", "s9", "", "", "10.2.0.8:4000", "{}", self.now - 4000))
+        store.nodes.left("spot-7", "s9", self.now - 2100, "spot-7 left: its machine is being taken away (SIGTERM)")
         for source in NODES:
             for target in NODES:
                 if source < target:
@@ -70,20 +70,20 @@ class MadeUpRun:
                         latency, rate = 0.043, 92e6
                     if "spare-tokyo" in (source, target):
                         latency, rate = 0.21, 60e6
-                    store.put_link(source, target, latency, rate, self.now)
-        store.put_link("attic", "frankfurt-1", 0.043, 20e6, self.now)
-        store.put_link("frankfurt-1", "attic", 0.043, 92e6, self.now)
-        store.put_link("oregon-1", "attic", 0.061, 88e6, self.now)
-        store.put_link("attic", "oregon-1", 0.061, 20e6, self.now)
+                    store.links.put(source, target, latency, rate, self.now)
+        store.links.put("attic", "frankfurt-1", 0.043, 20e6, self.now)
+        store.links.put("frankfurt-1", "attic", 0.043, 92e6, self.now)
+        store.links.put("oregon-1", "attic", 0.061, 88e6, self.now)
+        store.links.put("attic", "oregon-1", 0.061, 20e6, self.now)
         old = Plan((("frankfurt-1", "spot-7"), ("frankfurt-2", "oregon-1")), ((0, 5), (6, 13)), (4, 4))
         for number, plan, step, why, ago in (
             (1, Plan((("frankfurt-1",), ("frankfurt-2",)), ((0, 13),), (4, 4)), 0, "2 nodes in: the run starts", 5000),
             (2, old, 180, "oregon-1, spot-7 joined; 2 pipelines of 2 stages", 3900),
             (3, self.plan, 610, "spot-7 left: its machine is being taken away (SIGTERM); attic takes its place", 2098),
         ):
-            store.put_view(ViewRow(number, plan.to_json(), "[]", step, 0, "[]", -1, why, self.now - ago))
-        store.put_checkpoint(CheckpointRow(1000, "runs/shakespeare-1b/checkpoints/1000", 0, "[]", self.now - 900))
-        store.add_warning(self.now - 1300, "attic", "update refused: values that are not finite")
+            store.views.put(ViewRow(number, plan.to_json(), "[]", step, 0, "[]", -1, why, self.now - ago))
+        store.checkpoints.put(CheckpointRow(1000, "runs/shakespeare-1b/checkpoints/1000", 0, "[]", self.now - 900))
+        store.warnings.add(self.now - 1300, "attic", "update refused: values that are not finite")
 
     def train(self) -> None:
         """One more step of everybody."""
@@ -111,12 +111,13 @@ class MadeUpRun:
             *(n, 3, loss, 32, 32 * 1024, seconds, int(3.9e6 * jitter), int(4.6e6 * jitter), 3000),
             *(int(212e6), int(144e6), "", self.now),
         )
-        self.store.put_step(row)
+        self.store.steps.put(row)
         self.history.step(row, self.observed.parts_of_step(n))
         if n % 100 == 0:
             tested = EvalRow(n, loss + 0.06, 1000, None, self.now)
-            self.store.put_eval(tested)
-            self.store.put_sets([SetRow(n, "wiki", loss + 0.4, 0.3, 1000), SetRow(n, "code", loss - 0.5, 0.5, 1000)])
+            self.store.evals.put(tested)
+            sets = [SetRow(n, "wiki", loss + 0.4, 0.3, 1000), SetRow(n, "code", loss - 0.5, 0.5, 1000)]
+            self.store.evals.put_sets(sets)
             self.history.evaluation(tested)
 
     # ---- the page's Source -------------------------------------------------------------------
@@ -132,7 +133,7 @@ class MadeUpRun:
         return status_of(self.store, self.folder, True, live, self.observed.links(self.now))
 
     def views(self) -> list[ViewRow]:
-        return self.store.views()
+        return self.store.views.all()
 
     def commands(self) -> list[str]:
         return self.offered

@@ -247,7 +247,7 @@ def test_a_link_that_becomes_slow_shows_in_training(job: Any) -> None:
     with emulated(files.parse(table, name, name)) as made:
         events = train(made.topology, path)
     store = Store(state_of(path))
-    rates = {(source, target): rate for source, target, _, rate in store.links()}
+    rates = {(source, target): rate for source, target, _, rate in store.links.all()}
     store.close()
     assert rates["near-0", "near-1"] < 10e6 < rates.get(("near-1", "near-0"), 100e6), rates
     assert of(events, "done")[0]["steps"] == 14

@@ -27,7 +27,7 @@ class Remarks:
         if event.get("event") == "notice":
             self._notices.append(message)
         elif event.get("event") == "warning":
-            self._store.add_warning(time.time(), str(event.get("node") or ""), message)
+            self._store.warnings.add(time.time(), str(event.get("node") or ""), message)
 
     def keep(self) -> None:
         """Store the notices. A start that found an earlier start's data has none, and leaves that one's."""

@@ -124,10 +124,10 @@ class Mirror:
         if self._away:
             self._away = ""
             self._emit(events.event("notice", message=f"{self.target.url} takes checkpoints again", node=""))
-        rows = {row.step: row for row in self._store.checkpoints()}
+        rows = {row.step: row for row in self._store.checkpoints.all()}
         address = self.target.address(step)
         if step in rows:
-            self._store.put_checkpoint(replace(rows[step], path=address))
+            self._store.checkpoints.put(replace(rows[step], path=address))
         self._forget_old()
         self._emit(events.event("checkpoint", step=step, path=address))
         self._tell()

@@ -50,8 +50,8 @@ def find_checkpoints(job: Job, state: Path, store: Store, facts: Facts) -> Found
     folder = state / (HERE if target else Path(to).expanduser())
     checkpoints = Checkpoints(folder, 1 if target else job.checkpoint.keep, about)
     checkpoints.clear_receiving()
-    listed = {row.step for row in store.checkpoints()}
-    resumed = store.last_view() is not None
+    listed = {row.step for row in store.checkpoints.all()}
+    resumed = store.views.last() is not None
     newest, passed = checkpoints.newest(listed if store.server and resumed else None)
     there: set[int] = set()
     if target is not None:
@@ -121,12 +121,12 @@ def _check_job(job: Job, newest: Complete) -> None:
 def _agree(
     store: Store, newest: Complete | None, checkpoints: Checkpoints, target: Target | None, there: set[int]
 ) -> None:
-    for row in store.checkpoints():
+    for row in store.checkpoints.all():
         gone = checkpoints.path(row.step) is None and row.step not in there
         if gone or newest is None or row.step > newest.step:
-            store.forget_checkpoint(row.step)
-    if newest is not None and newest.step not in {row.step for row in store.checkpoints()}:
+            store.checkpoints.forget(row.step)
+    if newest is not None and newest.step not in {row.step for row in store.checkpoints.all()}:
         position, path = newest.position, newest.path
         address = target.address(newest.step) if target and newest.step in there else str(path)
         redo = json.dumps(list(position.redo))
-        store.put_checkpoint(CheckpointRow(newest.step, address, position.cursor, redo, path.stat().st_mtime))
+        store.checkpoints.put(CheckpointRow(newest.step, address, position.cursor, redo, path.stat().st_mtime))

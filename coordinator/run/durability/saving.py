@@ -59,7 +59,7 @@ class Saving:
         """The last file of a checkpoint has come."""
         store, position = self._context.store, complete.position
         redo = json.dumps(list(position.redo))
-        store.put_checkpoint(CheckpointRow(complete.step, str(complete.path), position.cursor, redo, time.time()))
+        store.checkpoints.put(CheckpointRow(complete.step, str(complete.path), position.cursor, redo, time.time()))
         attempt("forgetting old checkpoints", self.forget_old)
         if self.mirror is not None:
             self.mirror.wake()
@@ -108,14 +108,14 @@ class Saving:
     def forget_old(self) -> None:
         """Drop the database's rows of checkpoints that are neither in the folder nor at the target any more."""
         there = self.mirror.there if self.mirror else set()
-        for old in self._context.store.checkpoints():
+        for old in self._context.store.checkpoints.all():
             if self._context.checkpoints.path(old.step) is None and old.step not in there:
-                self._context.store.forget_checkpoint(old.step)
+                self._context.store.checkpoints.forget(old.step)
 
     async def look(self, effect: s.LookAt | s.PutAside) -> s.Input:
         """Read a checkpoint again, or put it aside. FarflungError: that was not possible."""
         store, target = self._context.store, self.mirror.target if self.mirror is not None else None
-        known = {row.step for row in store.checkpoints()} if store.server is not None else None
+        known = {row.step for row in store.checkpoints.all()} if store.server is not None else None
         return await in_thread(answer, effect, self._context.checkpoints, target, known)
 
     def fall_back(self, effect: s.LookAt | s.PutAside, found: s.Input) -> None:
@@ -124,8 +124,8 @@ class Saving:
         if isinstance(found, s.CheckpointLost):
             if mirror is not None and isinstance(effect, s.PutAside):
                 mirror.there = mirror.there - {effect.step}
-            for row in store.checkpoints():
+            for row in store.checkpoints.all():
                 if row.step > found.position.step:
-                    store.forget_checkpoint(row.step)
+                    store.checkpoints.forget(row.step)
         self._deciding.feed(found)
         self.tell_complete()

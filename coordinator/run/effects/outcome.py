@@ -32,7 +32,7 @@ class Outcome:
 
 def done(store: Store, step: int, sent: int) -> events.Event:
     """The event of a run that has trained ``step`` steps and sent ``sent`` bytes, from what the database has."""
-    evals, checkpoints, totals = store.evals(1), store.checkpoints(), store.totals()
+    evals, checkpoints, totals = store.evals.newest(1), store.checkpoints.all(), store.steps.totals()
     began = float(store.get("began") or time.time())
     return events.event(
         "done",
@@ -42,7 +42,7 @@ def done(store: Store, step: int, sent: int) -> events.Event:
         seconds=time.time() - began,
         samples=totals["samples"],
         checkpoint=checkpoints[-1].path if checkpoints else None,
-        views=len(store.views()),
+        views=len(store.views.all()),
         bytes_total=sent,
         bytes_updates=totals["bytes_updates"],
         bytes_activations=totals["bytes_activations"],

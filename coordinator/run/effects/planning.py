@@ -55,7 +55,7 @@ class Planning:
         """While a view trains: store new measurements of links, and replan where they may change the plan."""
         news, links = self._measured.news(self._context.clock())
         for pair, found in links.items():
-            self._context.store.put_link(*pair, *found, time.time())
+            self._context.store.links.put(*pair, *found, time.time())
         view = self.deciding.state.view
         if news:
             self.deciding.feed(s.Replan(news))

@@ -51,7 +51,7 @@ class EarlyStop:
         patience = self._context.job.eval.patience
         if self._ended or not patience:
             return
-        evals = [(row.step, row.loss) for row in self._context.store.evals()]
+        evals = [(row.step, row.loss) for row in self._context.store.evals.all()]
         if not (why := worn_out(evals, patience)):
             return
         last = last_step(self._steps.reached, self._steps.step_seconds, self._steps.last_step)

@@ -58,7 +58,7 @@ class Announcing:
         if self._held is not None and self._held.view.number == effect.view.number:
             self._held = replace(self._held, to=self._held.to + effect.to)
             return
-        known = self._context.store.last_view()
+        known = self._context.store.views.last()
         if known is None or known.number < effect.view.number:
             self._begin(effect.view)
         if self._context.store.is_behind:
@@ -76,7 +76,7 @@ class Announcing:
         context = self._context
         self._steps.enter(view)
         context.store.put("stand", with_stand(context.store.get("stand") or "", view))
-        context.store.put_view(_row_of(view))
+        context.store.views.put(_row_of(view))
         self.recent = [*self.recent[1 - _VIEWS_KEPT :], view]
         kept = {one.number: self._began[one.number] for one in self.recent if one.number in self._began}
         self._began = {**kept, view.number: context.clock()}

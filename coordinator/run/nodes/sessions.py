@@ -18,7 +18,7 @@ class Sessions:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._rows = {row.name: row for row in store.nodes() if row.left_at is None}
+        self._rows = {row.name: row for row in store.nodes.all() if row.left_at is None}
 
     def get(self, name: str) -> NodeRow | None:
         """A node's present session."""
@@ -46,14 +46,14 @@ class Sessions:
     def comes_back(self, name: str) -> NodeRow:
         """Restore a session from before this coordinator's start."""
         row = self._rows[name] = replace(self._rows[name], left_at=None)
-        self._store.put_node(row)
+        self._store.nodes.put(row)
         return row
 
     def ended(self, name: str, session: str, why: str) -> None:
         """A session is over, if it is still the node's present one."""
         row = self._rows.get(name)
         if row is not None and row.session == session:
-            self._store.node_left(name, session, time.time(), why)
+            self._store.nodes.left(name, session, time.time(), why)
             del self._rows[name]
 
     def forget(self, name: str) -> None:
@@ -65,4 +65,4 @@ class Sessions:
         for name, row in self._rows.items():
             if name not in present and row.left_at is None:
                 self._rows[name] = replace(row, left_at=time.time())
-                self._store.node_left(name, row.session, time.time(), _NOT_BACK)
+                self._store.nodes.left(name, row.session, time.time(), _NOT_BACK)

@@ -73,8 +73,8 @@ class CommandHandler:
             raise Refused(f"there is no command {kind[:40]!r}", f"there are {', '.join(KINDS)}")
         if kind in ("drain", "evict", "readmit", "forget") and not name:
             raise Refused(f"{kind} which node?", f"farflung coordinator {kind} STATE NODE")
-        if name and name not in state.nodes and name not in state.held and self.store.node(name) is None:
-            known = ", ".join(row.name for row in self.store.nodes() if row.left_at is None)
+        if name and name not in state.nodes and name not in state.held and self.store.nodes.named(name) is None:
+            known = ", ".join(row.name for row in self.store.nodes.all() if row.left_at is None)
             raise Refused(f"there is no node {name} in this run", f"there are {known or 'none yet'}")
         if kind == "set":
             return self._set(command, job, facts, step)
@@ -118,7 +118,7 @@ class CommandHandler:
         return f"{why}; from the next view on"
 
     def _evict(self, command: Command, state: State) -> str:
-        name, row = command.node, self.store.node(command.node)
+        name, row = command.node, self.store.nodes.named(command.node)
         why = command.sentence("evicted")
         self.evicted[name] = {"key": row.key_hash if row else "", "why": why}
         self.store.put("evicted", json.dumps(self.evicted))
@@ -145,7 +145,7 @@ class CommandHandler:
 
     def _forget(self, command: Command, state: State) -> str:
         """Free a name: the next node that joins with it may have any key."""
-        name, row = command.node, self.store.node(command.node)
+        name, row = command.node, self.store.nodes.named(command.node)
         if name in state.nodes:
             raise Refused(f"{name} is in the run", "a name is freed when its node is gone")
         if name in self.evicted:
@@ -155,7 +155,7 @@ class CommandHandler:
         if row is None or not row.key_hash:
             raise Refused(f"the name {name} belongs to no key", f"join with it: farflung join LINK --name {name}")
         left = row.left_at if row.left_at is not None else time.time()
-        self.store.put_node(replace(row, session="", secret_hash="", key_hash="", left_at=left))
+        self.store.nodes.put(replace(row, session="", secret_hash="", key_hash="", left_at=left))
         why = command.sentence(f"the name {name} is free, forgotten")
         return f"{why}; who joins with it next has it: farflung join LINK --name {name}"
 

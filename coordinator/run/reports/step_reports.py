@@ -31,8 +31,8 @@ class StepReports:
         self._context, self._deciding, self._measured, self._warn = context, deciding, measured, warn
         store, job = context.store, context.job
         self.observed = Observed()
-        self.history = History((Point(*row) for row in store.curve(POINTS)), store.evals())
-        self.work = UsefulWork(store.works(), store.scores())
+        self.history = History((Point(*row) for row in store.steps.curve(POINTS)), store.evals.all())
+        self.work = UsefulWork(store.work.done(), store.work.scores())
         self._progress = Progress(
             job.train.batch if job.updates.mode == "gradient" else 0, [name for name, _ in context.facts.sets]
         )
@@ -41,7 +41,7 @@ class StepReports:
         self._pending: dict[str, pb.StepDone] = {}
         """Reports of the last step from flushed nodes that did not know whether it was committed."""
         if (view := deciding.state.view) is not None:
-            known, evaluated = store.steps(1), store.evals(1)
+            known, evaluated = store.steps.newest(1), store.evals.newest(1)
             finished = max(view.position.step, known[-1].step if known else 0)
             self._progress.restore(view.number, view.plan, finished, evaluated[-1].step if evaluated else 0)
 
@@ -65,8 +65,8 @@ class StepReports:
         found = self._progress.evaluation(name, report, time.time())
         if found is not None:
             row, sets = found
-            self._context.store.put_eval(row)
-            self._context.store.put_sets(sets)
+            self._context.store.evals.put(row)
+            self._context.store.evals.put_sets(sets)
             self.history.evaluation(row)
             self._context.emit(events.evaluation(row, sets))
         return found is not None
@@ -89,10 +89,10 @@ class StepReports:
     def store_work(self) -> None:
         """Store what is new in the ledger of useful work, and write its file again beside the database."""
         store = self._context.store
-        store.put_work(*self.work.unsaid())
+        store.work.put(*self.work.unsaid())
         if isinstance(store.place, Path):
             with contextlib.suppress(OSError):  # a full disk is said elsewhere; the database has it all
-                write_ledger(store.place, ledger(store.works(), store.scores()))
+                write_ledger(store.place, ledger(store.work.done(), store.work.scores()))
 
     # ---- how far -------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class StepReports:
     @property
     def step_seconds(self) -> float:
         """Of the last step; 1 before the first."""
-        known = self._context.store.steps(1)
+        known = self._context.store.steps.newest(1)
         return known[-1].seconds if known else 1.0
 
     @property
@@ -146,7 +146,7 @@ class StepReports:
         """Store and show steps that are complete."""
         store = self._context.store
         for row in rows:
-            store.put_step(row)
+            store.steps.put(row)
             self._measured.claims.step(self._context.clock())
             self.history.step(row, self.observed.parts_of_step(row.step))
             store.put("bytes", str(self.bytes))

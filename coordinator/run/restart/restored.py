@@ -19,7 +19,7 @@ from .stand import reported_in, stand_in
 
 def restored(rules: Rules, store: Store, checkpoints: Checkpoints) -> State:
     """The machine's state at a start: no node is in, and nodes of the last view, if any, may come back."""
-    row, newest, steps = store.last_view(), store.checkpoints(), store.steps(1)
+    row, newest, steps = store.views.last(), store.checkpoints.all(), store.steps.newest(1)
     state = State(rules, slowest_s=steps[-1].seconds if steps else 0.0)
     if newest:
         last = newest[-1]

@@ -58,7 +58,7 @@ class Joining:
         self._check_run(request)
         name = self._name(request)
         key_hash = self._key(request, name, now)
-        known = self._store.node_called(name)
+        known = self._store.nodes.called(name)
         returns = known is not None and bool(key_hash) and (known.name, known.key_hash) == (name, key_hash)
         check_joining(self._store, request.ticket, now, take_use=False, returns=returns)
         if not returns:
@@ -148,7 +148,7 @@ class Joining:
             raise Refused(message, f"{hint}; the node itself comes back with the --cache folder of its first join")
 
     def _free_name(self) -> str:
-        known = (row.name for row in self._store.nodes())
+        known = (row.name for row in self._store.nodes.all())
         taken = {names.folded(name) for name in (*known, *self._joining)}
         number = 1
         while f"node-{number}" in taken:

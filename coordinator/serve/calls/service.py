@@ -116,7 +116,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
 
     def _renew(self, stream: Attendance, request: bytes) -> None:
         """Another certificate for the key that the node joined with, and for no other."""
-        authority, row = self._identity.authority, self._run.context.store.node(stream.name)
+        authority, row = self._identity.authority, self._run.context.store.nodes.named(stream.name)
         if authority is None or row is None:
             return
         try:

@@ -259,10 +259,10 @@ async def test_a_full_disk(cluster, small_disk, eventually):
     await coordinator.event("step", step=step + 5)
     assert await coordinator.end() == 130
     with contextlib.closing(Store(coordinator.state)) as store:
-        steps = [row.step for row in store.steps()]
+        steps = [row.step for row in store.steps.all()]
         assert steps == list(range(1, len(steps) + 1)) and len(steps) >= step + 5
-        assert [row.number for row in store.views()][:2] == [1, 2]
-        assert any("view changes wait" in message for _, _, message in store.warnings(1000))
+        assert [row.number for row in store.views.all()][:2] == [1, 2]
+        assert any("view changes wait" in message for _, _, message in store.warnings.newest(1000))
     assert good in {int(path.name[5:]) for path in (small_disk / "state" / "checkpoints").glob("step-*")} or (
         max(event["step"] for event in coordinator.events if event["event"] == "checkpoint") > good
     ), "the last good checkpoint stays until there is a newer one"

@@ -22,7 +22,7 @@ async def test_a_restarted_node_is_no_node_that_has_left(cluster, eventually):
     await coordinator.event("view", view=nodes["a"].view.number + 1)
     await eventually(lambda: again.view is not None)
     with contextlib.closing(Store(coordinator.state)) as store:
-        row = store.node("d")
+        row = store.nodes.named("d")
     assert (row.session, row.left_at) == (again.session, None)
 
 

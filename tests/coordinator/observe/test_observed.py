@@ -67,16 +67,16 @@ def grown(steps: int, evals: list[EvalRow]) -> History:
 
 def test_a_restart_reads_as_many_points_as_it_shows(tmp_path: Path) -> None:
     store = Store(tmp_path, create=True)
-    assert store.curve(10) == []
+    assert store.steps.curve(10) == []
     for step in range(1, 96):
-        store.put_step(row(step, loss=None if step == 1 else float(step)))
-    found = History((Point(*one) for one in store.curve(10)), limit=10)
+        store.steps.put(row(step, loss=None if step == 1 else float(step)))
+    found = History((Point(*one) for one in store.steps.curve(10)), limit=10)
     rows = found.since(-1, 0, 0)["point_rows"]
     assert [one[0] for one in rows] == [9, 19, 29, 39, 49, 59, 69, 79, 89, 95]
     assert rows[0][:5] == [9, 5.5, 200.0, 30, 300] and rows[1][1] == 14.5
     found.step(row(96, loss=1.0), None)  # the last point still has room
     assert found.since(-1, 0, 0)["point_rows"][-1][0] == 96 and len(found.since(-1, 0, 0)["point_rows"]) == 10
-    assert sum(point.count for point in (Point(*one) for one in store.curve(1000))) == 95
+    assert sum(point.count for point in (Point(*one) for one in store.steps.curve(1000))) == 95
     store.close()
 
 

@@ -20,7 +20,7 @@ def test_notices_are_those_of_the_last_start_that_read_the_data_and_warnings_sta
             heard.keep()
         Remarks(store, passed.append).keep()  # a start that found everything as it was
         assert remarks(store) == ["2,000 bytes are 600 tokens"]
-        assert [text for _, _, text in store.warnings()] == [
+        assert [text for _, _, text in store.warnings.newest()] == [
             "look at it: 1,000 bytes are 300 tokens",
             "look at it: 2,000 bytes are 600 tokens",
         ]

@@ -82,7 +82,7 @@ def test_a_start_reads_them_from_the_store(tmp_path):
     store = Store(tmp_path / "run.sqlite", create=True)
     members = json.dumps([[one.name, one.session, one.address, one.dials_out] for one in MEMBERS])
     store.put("stand", with_stand("", replace(VIEW, norm=math.nan)))
-    store.put_view(ViewRow(2, PLAN.to_json(), members, 13, 208, "[]", -1, "why", 1.5))
+    store.views.put(ViewRow(2, PLAN.to_json(), members, 13, 208, "[]", -1, "why", 1.5))
     store.put("reported", reported_text(VIEW, {"b": 40, "d": 38}))
     state = restored(rules("delta"), store, Checkpoints(tmp_path / "checkpoints", 1, {}))
     assert state.view.sections == SECTIONS and math.isnan(state.view.norm)

@@ -23,11 +23,11 @@ STEPS = 120
 
 def check_nothing_lost(store, nodes, steps):
     """Every sample in exactly one committed step; views and terms only grow, and a number is one view."""
-    rows = store.steps()
+    rows = store.steps.all()
     assert [row.step for row in rows] == list(range(1, steps + 1))
     assert {row.samples for row in rows} == {8}, "every sample of every step, once"
-    assert store.evals()[-1].step == steps
-    stored = {row.number: row for row in store.views()}
+    assert store.evals.all()[-1].step == steps
+    stored = {row.number: row for row in store.views.all()}
     for node in nodes:
         assert node.terms == sorted(node.terms)
         told = [order.view for order in node.orders if order.WhichOneof("kind") == "view"]
@@ -36,7 +36,7 @@ def check_nothing_lost(store, nodes, steps):
         for view in told:
             row = stored[view.number]
             assert (row.plan, row.step, row.cursor) == (view.plan, view.step, view.cursor)
-    assert store.checkpoints()[-1].step == steps
+    assert store.checkpoints.all()[-1].step == steps
 
 
 def check_replays(state, nodes):
@@ -136,11 +136,11 @@ async def test_a_second_coordinator_takes_over(process, cluster, fake_node, post
     await third.event("done")
     assert await third.ended() == 0
     with contextlib.closing(Store(shared["database"])) as store:
-        rows = store.steps()
+        rows = store.steps.all()
         assert [row.step for row in rows] == list(range(1, STEPS + 1))
         assert {row.samples for row in rows} == {8}
-        assert store.get("term") == "3" and store.checkpoints()[-1].step == STEPS
-        views = [row.number for row in store.views()]
+        assert store.get("term") == "3" and store.checkpoints.all()[-1].step == STEPS
+        views = [row.number for row in store.views.all()]
         assert views == sorted(views)
     for node in nodes[1:]:
         assert node.terms == sorted(node.terms) and node.terms[-1] == 3
@@ -159,7 +159,7 @@ async def test_a_leader_that_was_frozen_is_no_leader(process, cluster, fake_node
     await first.said("stands by")
     with contextlib.closing(Store(shared["database"])) as store:
         assert store.get("term") == "2"
-        assert store.last_view().number == 1
+        assert store.views.last().number == 1
     assert not [order for node in nodes for order in node.orders if order.WhichOneof("kind") == "stop"]
 
 

@@ -66,7 +66,7 @@ def test_signals_and_tickets(tmp_path):
     status = read_status(tmp_path / "state")
     assert status["phase"] == "interrupted" and not status["running"] and status["term"] == 2
     store = Store(tmp_path / "state")
-    assert [ticket.revoked for ticket in store.tickets()] == [False, True, False, True]
+    assert [ticket.revoked for ticket in store.tickets.all()] == [False, True, False, True]
     store.close()
 
 

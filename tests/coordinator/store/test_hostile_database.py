@@ -58,23 +58,23 @@ def test_words_are_only_words(kind, tmp_path, request):
     place = tmp_path if kind == "sqlite" else request.getfixturevalue("place")
     with contextlib.closing(Store(place, create=True)) as store:
         for number, text in enumerate(NASTY):
-            store.put_node(NodeRow(f"n-{number}", text, text, text, text, "{}", number, why=text))
-            store.add_warning(1.5, text, text)
+            store.nodes.put(NodeRow(f"n-{number}", text, text, text, text, "{}", number, why=text))
+            store.warnings.add(1.5, text, text)
             store.put(f"key-{number}", text)
-            assert store.node(text) is None and not store.take_ticket_use(text)
-        assert [row.name for row in store.nodes()] == [f"n-{number}" for number in range(len(NASTY))]
-        assert [message[:4] for _, _, message in store.warnings()] == [text[:4] for text in NASTY]
+            assert store.nodes.named(text) is None and not store.tickets.take_use(text)
+        assert [row.name for row in store.nodes.all()] == [f"n-{number}" for number in range(len(NASTY))]
+        assert [message[:4] for _, _, message in store.warnings.newest()] == [text[:4] for text in NASTY]
         assert store.get("key-4") == NASTY[4] and store.get("key-1") == "half ? a pair"
 
 
 def test_permission_that_is_lost_is_waited_for(store, admin):
     admin.execute("revoke insert, update on steps from limited")
     for number in (1, 2):
-        store.put_step(step(number))
+        store.steps.put(step(number))
     store.put("who", "one")
     assert store.is_behind and "permission denied for table steps" in store.catch_up() and store.leads
     admin.execute("grant insert, update on steps to limited")
-    assert store.catch_up() == "" and [row.step for row in store.steps()] == [1, 2] and store.get("who") == "one"
+    assert store.catch_up() == "" and [row.step for row in store.steps.all()] == [1, 2] and store.get("who") == "one"
 
 
 def test_the_lease_alone_may_not_be_renewed(store, admin):
@@ -92,16 +92,16 @@ def test_what_passes_is_waited_for(store, admin, code):
     body = f"begin raise 'not now' using errcode = '{code}'; end"
     admin.execute(f"create function no() returns trigger language plpgsql as $$ {body} $$")
     admin.execute("create trigger no before insert on steps for each row execute function no()")
-    store.put_step(step(1))
+    store.steps.put(step(1))
     assert store.is_behind and "not now" in store.catch_up()
     admin.execute("drop trigger no on steps")
-    assert store.catch_up() == "" and [row.step for row in store.steps()] == [1]
+    assert store.catch_up() == "" and [row.step for row in store.steps.all()] == [1]
 
 
 def test_a_statement_that_never_works_is_no_reason_to_wait(store, admin):
     admin.execute("drop table links")
     with pytest.raises(psycopg.Error):
-        store.put_link("a", "b", 0.1, 1e6, 1.5)
+        store.links.put("a", "b", 0.1, 1e6, 1.5)
     store.put("who", "one")
     assert not store.is_behind and store.get("who") == "one"
 
@@ -110,17 +110,17 @@ def test_a_session_that_is_killed_in_the_middle_of_a_transaction(store, admin, m
     """It waits for a lock when its server process is ended: the transaction is done once, on another connection."""
     monkeypatch.setattr(postgresql, "PATIENCE_S", 60.0)
     old = store.server._connection.info.backend_pid
-    store.add_warning(1.0, "a", "before")
+    store.warnings.add(1.0, "a", "before")
     with admin.transaction():
         admin.execute("lock table warnings in access exclusive mode")
-        writing = threading.Thread(target=store.add_warning, args=(2.0, "a", "in the middle"))
+        writing = threading.Thread(target=store.warnings.add, args=(2.0, "a", "in the middle"))
         writing.start()
         waiting = "select count(*) from pg_locks where pid = %s and not granted"
         while not admin.execute(waiting, (old,)).fetchone()[0]:
             time.sleep(0.02)
         admin.execute("select pg_terminate_backend(%s)", (old,))
     writing.join(60)
-    assert [message for _, _, message in store.warnings()] == ["before", "in the middle"] and store.leads
+    assert [message for _, _, message in store.warnings.newest()] == ["before", "in the middle"] and store.leads
     assert store.server._connection.info.backend_pid != old
 
 
@@ -172,16 +172,16 @@ def test_what_waits_for_a_full_database_is_bounded_and_what_matters_stays(tmp_pa
         monkeypatch.setattr(store.database, "write", full)
         for number in range(1, 1001):
             store.put("phase", f"training {number}")
-            store.put_step(step(number))
+            store.steps.put(step(number))
             if number % 100 == 0:
-                store.put_node(NodeRow(f"n-{number}", "s", "h", "k", "x:1", "{}", number))
+                store.nodes.put(NodeRow(f"n-{number}", "s", "h", "k", "x:1", "{}", number))
         assert len(store.writer.late) <= 200 and store.given_up
         monkeypatch.setattr(store.database, "write", usual)
         store.writer.locked_until = 0.0
         assert store.catch_up() == ""
-        steps = [row.step for row in store.steps()]
+        steps = [row.step for row in store.steps.all()]
         assert steps == list(range(1001 - len(steps), 1001)) and len(steps) > 100
-        assert store.get("phase") == "training 1000" and len(store.nodes()) == 10
+        assert store.get("phase") == "training 1000" and len(store.nodes.all()) == 10
         assert store.given_up == 1000 - len(steps)
 
 

@@ -43,72 +43,72 @@ def test_facts_and_what_another_process_sees(store, place):
 
 def test_nodes(store):
     device = '{"kind": "cpu"}'
-    store.put_node(NodeRow("b", "s1", "h", "k", "10.0.0.1:1", device, 2.5, dials_out=True))
-    store.put_node(NodeRow("a", "s1", "h", "k", "10.0.0.1:1", device, 2.5))
-    store.node_left("a", "s1", 3.5, "stopped, with a NUL\0in the reason")
-    store.put_node(NodeRow("b", "s2", "h", "k", "10.0.0.1:1", device, 1.0, dials_out=True))
-    assert [(row.name, row.session, bool(row.dials_out)) for row in store.nodes()] == [
+    store.nodes.put(NodeRow("b", "s1", "h", "k", "10.0.0.1:1", device, 2.5, dials_out=True))
+    store.nodes.put(NodeRow("a", "s1", "h", "k", "10.0.0.1:1", device, 2.5))
+    store.nodes.left("a", "s1", 3.5, "stopped, with a NUL\0in the reason")
+    store.nodes.put(NodeRow("b", "s2", "h", "k", "10.0.0.1:1", device, 1.0, dials_out=True))
+    assert [(row.name, row.session, bool(row.dials_out)) for row in store.nodes.all()] == [
         ("b", "s2", True),
         ("a", "s1", False),
     ]
-    assert store.node("a").left_at == 3.5 and store.node("a").why.startswith("stopped, with")
-    assert store.node("b").left_at is None and store.node("c") is None
+    assert store.nodes.named("a").left_at == 3.5 and store.nodes.named("a").why.startswith("stopped, with")
+    assert store.nodes.named("b").left_at is None and store.nodes.named("c") is None
 
 
 def test_tickets(store):
-    store.add_ticket(Ticket("n2", "h", 2.0, None, None, False))
-    store.add_ticket(Ticket("n1", "h", 1.0, 1764288000.5, 2, False))
-    assert [store.take_ticket_use("n1") for _ in range(3)] == [True, True, False]
-    assert all(store.take_ticket_use("n2") for _ in range(3)) and not store.take_ticket_use("n3")
-    assert store.revoke_ticket("n1") and not store.revoke_ticket("n3")
-    first, second = store.tickets()
+    store.tickets.add(Ticket("n2", "h", 2.0, None, None, False))
+    store.tickets.add(Ticket("n1", "h", 1.0, 1764288000.5, 2, False))
+    assert [store.tickets.take_use("n1") for _ in range(3)] == [True, True, False]
+    assert all(store.tickets.take_use("n2") for _ in range(3)) and not store.tickets.take_use("n3")
+    assert store.tickets.revoke("n1") and not store.tickets.revoke("n3")
+    first, second = store.tickets.all()
     assert first == Ticket("n1", "h", 1.0, 1764288000.5, 0, 1) and second.uses is None and not second.revoked
 
 
 def test_views_and_steps(store):
     for number in (1, 2, 3):
-        store.put_view(ViewRow(number, "{}", "[]", number, number * 8, "[]", -1, "why", 1.5))
-    assert store.last_view().number == 3 and [row.cursor for row in store.views()] == [8, 16, 24]
+        store.views.put(ViewRow(number, "{}", "[]", number, number * 8, "[]", -1, "why", 1.5))
+    assert store.views.last().number == 3 and [row.cursor for row in store.views.all()] == [8, 16, 24]
     for number in range(1, 8):
-        store.put_step(step(number))
-    store.put_step(step(7, loss=None, samples=16))
-    assert [row.step for row in store.steps(2)] == [6, 7] and store.steps()[0] == step(1)
-    assert store.totals()["steps"] == 7 and store.totals()["samples"] == 64
-    assert store.totals()["bytes_dense"] == 7 * 2**40
-    curve = store.curve(4)  # two neighbours a point, by step // 2
+        store.steps.put(step(number))
+    store.steps.put(step(7, loss=None, samples=16))
+    assert [row.step for row in store.steps.newest(2)] == [6, 7] and store.steps.all()[0] == step(1)
+    assert store.steps.totals()["steps"] == 7 and store.steps.totals()["samples"] == 64
+    assert store.steps.totals()["bytes_dense"] == 7 * 2**40
+    curve = store.steps.curve(4)  # two neighbours a point, by step // 2
     assert [row[:3] for row in curve] == [(1, 1, 1), (3, 2, 2), (5, 2, 2), (7, 2, 1)]
     assert curve[1][7] == 2 * 2**40 and all(isinstance(value, (int, float)) for row in curve for value in row)
-    store.put_view(ViewRow(4, "{}", "[]", 7, 56, "[40, 41]", 7, "back to a checkpoint without two samples", 1.5))
-    assert store.totals()["samples"] == 54, "they are trained, and counted, again"
-    store.put_eval(EvalRow(2, 2.5, 10, None, 1.0))
-    store.put_eval(EvalRow(6, 2.0, 10, 0.5, 1.0))
-    store.put_view(ViewRow(5, "{}", "[]", 5, 40, "[]", -1, "back to step 5", 1.5))
-    assert store.totals()["steps"] == 5 and store.evals() == [EvalRow(2, 2.5, 10, None, 1.0)]
+    store.views.put(ViewRow(4, "{}", "[]", 7, 56, "[40, 41]", 7, "back to a checkpoint without two samples", 1.5))
+    assert store.steps.totals()["samples"] == 54, "they are trained, and counted, again"
+    store.evals.put(EvalRow(2, 2.5, 10, None, 1.0))
+    store.evals.put(EvalRow(6, 2.0, 10, 0.5, 1.0))
+    store.views.put(ViewRow(5, "{}", "[]", 5, 40, "[]", -1, "back to step 5", 1.5))
+    assert store.steps.totals()["steps"] == 5 and store.evals.all() == [EvalRow(2, 2.5, 10, None, 1.0)]
 
 
 def test_sums_go_on_with_every_step_that_is_stored(store, place, monkeypatch):
     """As they are in the database, whatever is stored, without reading all of it again."""
     back = ViewRow(2, "{}", "[]", 3, 24, "[]", -1, "back to step 3", 1.5)
     changes = [
-        lambda: [store.put_step(step(number, bytes_other=number)) for number in range(1, 6)],
-        lambda: store.put_step(step(6, tokens=7)),
-        lambda: store.put_step(step(6, tokens=9)),  # trained again
-        lambda: store.put_step(step(2, samples=1)),
-        lambda: store.put_view(back),
-        lambda: store.put_step(step(4, bytes_dense=1)),
+        lambda: [store.steps.put(step(number, bytes_other=number)) for number in range(1, 6)],
+        lambda: store.steps.put(step(6, tokens=7)),
+        lambda: store.steps.put(step(6, tokens=9)),  # trained again
+        lambda: store.steps.put(step(2, samples=1)),
+        lambda: store.views.put(back),
+        lambda: store.steps.put(step(4, bytes_dense=1)),
     ]
     for change in changes:
         change()
         with contextlib.closing(Store(place)) as other:
-            assert store.totals() == other.totals()
+            assert store.steps.totals() == other.steps.totals()
     with monkeypatch.context() as patched:
         patched.setattr(store.database, "read", None)
-        store.put_step(step(5))
-        assert store.totals()["steps"] == 5 and store.totals()["samples"] == 24 + 2 * 8
+        store.steps.put(step(5))
+        assert store.steps.totals()["steps"] == 5 and store.steps.totals()["samples"] == 24 + 2 * 8
     with contextlib.closing(Store(place, create=True)) as other:
-        other.put_step(step(6))  # of another leader
+        other.steps.put(step(6))  # of another leader
     store.next_term()
-    assert store.totals()["steps"] == 6
+    assert store.steps.totals()["steps"] == 6
 
 
 def test_sums_with_steps_that_waited_for_room(store, place, monkeypatch):
@@ -118,42 +118,42 @@ def test_sums_with_steps_that_waited_for_room(store, place, monkeypatch):
     def check(steps):
         assert store.catch_up() == ""
         with contextlib.closing(Store(place)) as other:
-            assert store.totals() == other.totals() and store.totals()["steps"] == steps
+            assert store.steps.totals() == other.steps.totals() and store.steps.totals()["steps"] == steps
 
-    store.put_step(step(1))
+    store.steps.put(step(1))
     check(1)
     with monkeypatch.context() as patch:
         patch.setattr(store.database, "write", full)
-        store.put_step(step(2))
+        store.steps.put(step(2))
     check(2)
     with monkeypatch.context() as patch:
         patch.setattr(store.database, "write", full)
-        store.put_view(ViewRow(2, "{}", "[]", 1, 8, "[]", -1, "back to step 1", 1.5))
-        store.put_step(step(2, samples=1))
-        assert store.totals()["samples"] == 16, "of what is in the database"
-        store.put_step(step(3))
+        store.views.put(ViewRow(2, "{}", "[]", 1, 8, "[]", -1, "back to step 1", 1.5))
+        store.steps.put(step(2, samples=1))
+        assert store.steps.totals()["samples"] == 16, "of what is in the database"
+        store.steps.put(step(3))
     check(3)
 
 
 def test_the_newest_evaluations(store):
-    store.put_eval(EvalRow(4, 2.5, 10, None, 1.0))
-    store.put_eval(EvalRow(5, 2.0, 10, None, 1.0))
-    assert store.evals(1) == [EvalRow(5, 2.0, 10, None, 1.0)]
+    store.evals.put(EvalRow(4, 2.5, 10, None, 1.0))
+    store.evals.put(EvalRow(5, 2.0, 10, None, 1.0))
+    assert store.evals.newest(1) == [EvalRow(5, 2.0, 10, None, 1.0)]
 
 
 def test_checkpoints_warnings_and_links(store):
     rows = [CheckpointRow(number, f"/x/{number}", number * 8, "[3]", 1.0) for number in (4, 8)]
     for row in reversed(rows):
-        store.put_checkpoint(row)
-    assert store.checkpoints() == rows
-    store.forget_checkpoint(4)
-    assert store.checkpoints() == rows[1:]
+        store.checkpoints.put(row)
+    assert store.checkpoints.all() == rows
+    store.checkpoints.forget(4)
+    assert store.checkpoints.all() == rows[1:]
     for number in range(5):
-        store.add_warning(float(number), "a", f"warning {number}")
-    assert store.warnings(2) == [(3.0, "a", "warning 3"), (4.0, "a", "warning 4")]
-    store.put_link("a", "b", 0.5, 1e9, 1.0)
-    store.put_link("a", "b", 0.25, 1e9, 2.0)
-    assert store.links() == [("a", "b", 0.25, 1e9)]
+        store.warnings.add(float(number), "a", f"warning {number}")
+    assert store.warnings.newest(2) == [(3.0, "a", "warning 3"), (4.0, "a", "warning 4")]
+    store.links.put("a", "b", 0.5, 1e9, 1.0)
+    store.links.put("a", "b", 0.25, 1e9, 2.0)
+    assert store.links.all() == [("a", "b", 0.25, 1e9)]
 
 
 def test_another_schema_is_refused(store, place):
@@ -172,7 +172,7 @@ def test_a_file_of_before(tmp_path):
         db.execute("insert into nodes values ('a', 's', 'h', 'k', 'x:1', '{}', 1.0, null, '')")
         db.commit()
     with contextlib.closing(Store(tmp_path, create=True)) as store:
-        assert store.nodes() == [NodeRow("a", "s", "h", "k", "x:1", "{}", 1.0, dials_out=0)]
+        assert store.nodes.all() == [NodeRow("a", "s", "h", "k", "x:1", "{}", 1.0, dials_out=0)]
 
 
 def test_there_is_no_run(tmp_path, postgres):
@@ -220,11 +220,11 @@ def test_a_leader_whose_lease_ended_writes_nothing(postgres, monkeypatch):
     monkeypatch.setattr("farflung.coordinator.store.engines.postgresql.LEASE_S", 60.0)
     assert two.take_lease("two") == 2
     with pytest.raises(LeaseLost):
-        first.put_view(ViewRow(9, "{}", "[]", 1, 8, "[]", -1, "of yesterday", 1.5))
+        first.views.put(ViewRow(9, "{}", "[]", 1, 8, "[]", -1, "of yesterday", 1.5))
     with pytest.raises(LeaseLost):
         one.check_lease()
     second.put("who", "two")
-    assert second.get("who") == "two" and second.last_view() is None
+    assert second.get("who") == "two" and second.views.last() is None
     first.close()
     second.close()
 
@@ -254,8 +254,8 @@ def test_a_database_that_is_not_there(tmp_path):
 
 def test_no_sum_is_too_large(store):
     for number in (1, 2):
-        store.put_step(step(number, bytes_other=2**62))
-    assert store.totals()["bytes_other"] == 2**63
+        store.steps.put(step(number, bytes_other=2**62))
+    assert store.steps.totals()["bytes_other"] == 2**63
 
 
 def test_another_process_holds_the_file(tmp_path, monkeypatch):
@@ -266,12 +266,12 @@ def test_another_process_holds_the_file(tmp_path, monkeypatch):
         holder.execute("begin immediate")
         began = time.monotonic()
         for number in range(1, 40):
-            store.put_step(step(number))
+            store.steps.put(step(number))
         assert time.monotonic() - began < 5, "one wait and not forty"
-        assert store.is_behind and "is locked" in store.catch_up() and store.steps() == []
-        assert store.totals()["steps"] == 39, "what waits counts"
+        assert store.is_behind and "is locked" in store.catch_up() and store.steps.all() == []
+        assert store.steps.totals()["steps"] == 39, "what waits counts"
         holder.execute("rollback")
         holder.close()
         store.writer.locked_until = 0.0
         assert store.catch_up() == "" and not store.is_behind
-        assert [row.step for row in store.steps()] == list(range(1, 40))
+        assert [row.step for row in store.steps.all()] == list(range(1, 40))

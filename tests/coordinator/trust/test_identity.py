@@ -70,8 +70,8 @@ def test_tickets(tmp_path):
     forever = make_ticket(store, now=100.0)
     for _ in range(3):
         check_ticket(store, forever, 1e9, take_use=True)
-    assert store.revoke_ticket(forever.split(".")[0])
-    assert not store.revoke_ticket("nothing")
+    assert store.tickets.revoke(forever.split(".")[0])
+    assert not store.tickets.revoke("nothing")
     with pytest.raises(Refused, match="revoked"):
         check_ticket(store, forever, 1e9, take_use=True)
     store.close()

@@ -53,7 +53,7 @@ async def test_somebody_looks(site: Any, url: str) -> None:
         await until(tab, f"document.querySelector('#tiles b').textContent.startsWith('{site.run.step}')")
 
         # What nodes say is text.
-        site.run.store.add_warning(site.run.now, "attic", EVIL)
+        site.run.store.warnings.add(site.run.now, "attic", EVIL)
         site.run.train()
         await until(tab, "document.querySelector('#warnings').textContent.includes('onerror')")
         assert await tab.evaluate("window.broken") is None and await tab.locator("#warnings img").count() == 0
