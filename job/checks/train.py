@@ -42,6 +42,7 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
     if train.compile and (dropout or job.model.parameters):
         why = "masks of dropout are drawn by sample" if dropout else "members compute with loops of their own"
         yield ("train", "compile"), f"not yet: train.compile where {why}; write compile = false"
+    yield from inside_mistakes(job)
     if train.cooldown_steps and train.decay in ("cosine", "linear"):
         sentence = f"train.cooldown_steps has no meaning with decay = {train.decay!r}, which ends at its floor anyway"
         yield ("train", "cooldown_steps"), f"{sentence}; allowed with wsd, inverse_sqrt, none"
@@ -50,3 +51,20 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
         yield ("train", "moments"), f'{sentence}; allowed: "fp32"'
     if train.momentum and train.optimizer != "sgd":
         yield ("train", "momentum"), f"train.momentum belongs to sgd; {train.optimizer} has betas"
+
+
+def inside_mistakes(job: Job) -> Iterator[Mistake]:
+    """What the devices of an island cannot share their stages with."""
+    inside = job.parallel.inside
+    if inside not in ("ddp", "fsdp"):
+        yield ("parallel", "inside"), f"not yet: parallel.inside = {inside!r}; allowed: {allowed(('parallel', 'inside'))}"
+    if inside != "fsdp":
+        return
+    sentence = 'parallel.inside = "fsdp" does not go with'
+    if job.model.lora is not None:
+        why = "weights that do not train are not cut"
+        yield ("parallel", "inside"), f'{sentence} model.lora yet: {why}; allowed: "ddp"'
+    if job.updates.judge:
+        yield ("updates", "judge"), f"{sentence} updates.judge, who computes with whole weights; allowed: 0"
+    if job.train.compile:
+        yield ("train", "compile"), f"{sentence} train.compile yet; write compile = false"

@@ -37,6 +37,8 @@ class StageModel(nn.Module, ABC):
         """After a pass that trains: the balance loss of routers, to be added to the loss sum; None without any."""
         self.inner: tuple[nn.Module, ...] = ()
         """The modules of layers that ``_run`` computes."""
+        self.around: tuple[nn.Module, ...] = ()
+        """Those of which torch does not know that they are this module's: what is computed around ``inner``."""
         self.is_first = first == 0
         self.is_last = last == count - 1
         self.recompute = recompute
@@ -153,6 +155,7 @@ class LanguageStage(StageModel):
         # A tuple hides the modules from torch: they are registered once, under their full names, above.
         self._trunk = (trunk,)
         self.inner = tuple(block for _, block in blocks)
+        self.around = tuple(trunk.model.modules())
 
     def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:
         """``places``: int64 [b, t], of each token its place in its document, where samples have several: tokens attend

@@ -1,9 +1,10 @@
 """An island: several devices of one machine that are one node. Inside it is torch.distributed, between nodes farflung.
 
-The node's own trainer is its first process; a *hand* (island_worker.py) drives each other device. Every process has the
-node's stages, and a microbatch is split over them by samples (data parallel). The weights go out from the first process
-before they are used, and the sums of the gradients come back to it: what it then does with them (rounds, optimiser,
-checkpoints) is what a node of one device does, and nobody else sees a difference.
+The node's own trainer is its first process; a *hand* (island_worker.py) drives each other device. A microbatch is split
+over them by samples. Every process has the node's stages, or with ``parallel.inside = "fsdp"`` its pieces of their
+parameters (sharding.py). The weights go out from the first process before they are used, and the sums of the gradients
+come back to it: what it then does with them (rounds, optimiser, checkpoints) is what a node of one device does, and
+nobody else sees a difference.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import accumulate
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...job.chosen import RECOMPUTE_KEY
 from ...job.data.facts import Facts
 from ...job.schema import Job
 from ...proto.control_pb2 import Device
@@ -36,10 +39,15 @@ from ...proto.errors import FarflungError, RunFailed
 from ...proto.process import python
 from ...scheduler import Plan
 from ..device.probe import find_device, measure_device, usable_cores
+from ..models.definition import ModelDefinition
+from ..models.factory import model_of
 from ..models.stage import Pass, StageModel
 from ..models.weights.fetch import Fetch
 from ..models.weights.pretrained import CONFIG, PREFIX
-from .island_worker import Words, described, form_group, hear, receive, say
+from .island_worker import ALONE_SECONDS, Words, described, form_group, hear, receive, say
+from .sharding import ShardedStages
+
+Made = TypeVar("Made")
 
 log = logging.getLogger("farflung.island")
 
@@ -73,6 +81,14 @@ class Island:
         self._ended = threading.Event()
         self._lost = ""
         self._passes = 0
+        self.shards: ShardedStages | None = None
+        """The first process's pieces; None where every process has the stages whole."""
+        self.spoiled = False
+        """A pass has failed half way: some of a layer may be whole, and gradients may be half summed."""
+        self.bytes_held: list[int] = []
+        """Of each rank's pieces of the parameters."""
+        self._renew: Callable[[], None] = lambda: None
+        """Makes the pieces anew, where a pass has failed half way."""
         self._folder = Path(tempfile.mkdtemp(prefix="farflung-island-"))
         self._hands: list[_Hand] = []
         # The processes meet on the loopback interface, which no other machine reaches.
@@ -117,7 +133,7 @@ class Island:
         found = self._answers()
         self._tell("group")
         with self._together():
-            form_group(self.device, 0, self.ranks, self._folder)
+            self._mesh = form_group(self.device, 0, self.ranks, self._folder)
         self._answers()
         device.tflops += sum(one["tflops"] for one in found)
         device.memory_bytes = min(device.memory_bytes, *(one["memory"] for one in found))
@@ -128,6 +144,8 @@ class Island:
 
     def take_up(self, job: Job, facts: Facts, fetch: Fetch, allow_code: Sequence[str]) -> None:
         """What the run trains."""
+        self._definition = model_of(job, facts, fetch, allow_code) if job.parallel.inside == "fsdp" else None
+        self.shards = None
         config = fetch(PREFIX + CONFIG).decode() if job.model.pretrained is not None else ""
         words = {"job": job.model_dump_json(), "facts": facts.model_dump_json(), "config": config}
         self._tell("model", **words, allow_code=list(allow_code))
@@ -135,7 +153,11 @@ class Island:
 
     def place(self, plan: Plan, name: str, frozen: Sequence[Tensor] = ()) -> None:
         """The stages that the plan gives the node called ``name``, with these ``frozen`` weights."""
-        self._tell("place", plan=plan.to_json(), name=name, threads=torch.get_num_threads())
+        if self._definition is not None:
+            self._place_shards(self._definition, plan, name)
+            self._renew = partial(self._place_shards, self._definition, plan, name)
+            return
+        self._tell_place(plan, name)
         self._answers()
         if frozen:
             self._tell("base")
@@ -144,11 +166,29 @@ class Island:
                     dist.broadcast(values.detach(), 0)
             self._answers()
 
+    def _tell_place(self, plan: Plan, name: str) -> None:
+        self._tell("place", plan=plan.to_json(), name=name, threads=torch.get_num_threads())
+
+    def _place_shards(self, definition: ModelDefinition, plan: Plan, name: str) -> None:
+        self._tell_place(plan, name)
+        self.shards, self.spoiled = None, False  # before the next take its memory
+        try:
+            self.shards = ShardedStages(definition, plan, name, self._mesh)
+            self.shards.obey(plan.chosen.get(RECOMPUTE_KEY))
+        finally:
+            answers = self._answers()
+        self.bytes_held = [self.shards.bytes_held, *(answer["bytes"] for answer in answers)]
+
     def share(self, weights: Iterable[Tensor]) -> None:
         """Before a step or an evaluation: these are the weights, a flat vector of each section. The hands'
         gradients begin anew."""
+        if self.shards is not None and self.spoiled:
+            self._renew()
         self._tell("share")
         with self._together():
+            if self.shards is not None:
+                self.shards.give(weights)
+                weights = ()
             for vector in weights:
                 dist.broadcast(vector, 0)
         self._answers()
@@ -160,11 +200,31 @@ class Island:
         return SpreadPass(self, stage, model, inputs, targets, places)
 
     def sum(self, gradients: Iterable[Tensor]) -> None:
-        """After the last backward pass: add the hands' gradients to these, a flat vector of each section."""
+        """After the last backward pass: add the hands' gradients to these, a flat vector of each section. Of stages in
+        pieces all of the gradients are the island's, and these are written."""
         self._tell("sum")
         with self._together():
+            if self.shards is not None:
+                self.shards.collect(gradients)
+                gradients = ()
             for vector in gradients:
                 dist.reduce(vector, 0)
+        self._answers()
+
+    def hurry(self, ranks: Iterable[int], problem: Exception) -> None:
+        """A pass of all ranks has failed on the first: RunFailed unless it soon fails on these too, since a rank that
+        waits for the first inside of a collective is not brought back."""
+        for rank in ranks:
+            if not self._hands[rank - 1].connection.poll(ALONE_SECONDS):
+                raise RunFailed(
+                    f"a pass failed on one device of this node's island alone: {problem}",
+                    "is one of them short of memory? `farflung join` again",
+                ) from problem
+
+    def void(self) -> None:
+        """A pass of all ranks has failed on all of them: what is in work is void, and the pieces are made anew."""
+        self.spoiled = True
+        self._tell("void")
         self._answers()
 
     def check(self) -> None:
@@ -261,7 +321,8 @@ class SpreadPass:
     """One microbatch on its way through a stage of an island: what ``Pass`` is on one device.
 
     Samples are cut as evenly as they can be, and losses and gradients are sums over samples, so an uneven cut changes
-    nothing. Where a microbatch has fewer samples than the island has devices, the last ones have nothing to do.
+    nothing. Where a microbatch has fewer samples than the island has devices, the last ones have nothing to do; where
+    parameters lie in pieces they compute all the same, the first sample once more, and what comes of it counts nothing.
     """
 
     def __init__(
@@ -273,49 +334,81 @@ class SpreadPass:
         targets: Tensor,
         places: Tensor | None = None,
     ) -> None:
-        self._island, self._is_last = island, model.is_last
+        self._island, self._is_last, self._together = island, model.is_last, island.shards is not None
         island._passes += 1
         self._number = island._passes
-        pieces = [piece for piece in inputs.tensor_split(island.ranks) if len(piece)]
-        self._sizes = [len(piece) for piece in pieces]
-        goals = torch.split(targets, self._sizes) if model.is_last else []
-        where = [] if places is None else torch.split(places, self._sizes)
-        draws = [None if model.draw is None else model.draw.part(*ends) for ends in _ends(self._sizes)]
+        ends = [end for end in cut(len(inputs), island.ranks) if end[0] < end[1]]
+        self._counted = len(ends)
+        self._sizes = [stop - start for start, stop in ends]
+        if self._together:
+            ends += [(0, 1)] * (island.ranks - len(ends))
+        self._ranks = range(1, len(ends))
+        """The hands that have a part."""
+        own = model if island.shards is None else island.shards.models[stage]
+        own.train(model.training)
+        draws = [None if model.draw is None else model.draw.part(*part) for part in ends]
+        shares = [
+            [values[start:stop] for values in (inputs, *([targets] if model.is_last else []))]
+            + ([] if places is None else [places[start:stop]])
+            for start, stop in ends
+        ]
         for rank in self._ranks:
-            tensors = [pieces[rank], *(some[rank] for some in (goals, where) if some)]
-            words = {"number": self._number, "stage": stage, "train": model.training, "places": bool(where)}
             draw = draws[rank]
-            island.order(rank, "forward", *tensors, **words, draw=None if draw is None else asdict(draw))
-        problem = None
-        model.draw = draws[0]
-        try:
-            self._own = Pass(model, pieces[0], goals[0] if goals else targets, where[0] if where else None)
-        except (RuntimeError, IndexError) as own_problem:
-            problem = own_problem
-        answers = island.answers(self._ranks)  # taken in any case: whatever is asked next has the next answers
-        if problem is not None:
-            raise problem
+            words = {"number": self._number, "stage": stage, "train": model.training, "places": places is not None}
+            island.order(rank, "forward", *shares[rank], **words, draw=None if draw is None else asdict(draw))
+        own.draw = draws[0]
+        goals = shares[0][1] if model.is_last else targets
+
+        def begin() -> Pass:
+            return Pass(own, shares[0][0], goals, None if places is None else shares[0][-1])
+
+        self._own, answers = self._with_hands(begin)
+        answers = answers[: self._counted - 1]
         outputs = [self._own.output.detach(), *(answer["value"] for answer in answers)]
         self.output = torch.stack(outputs).sum(0) if model.is_last else torch.cat(outputs)
         self.correct = self._own.correct + sum(answer["correct"] for answer in answers)
 
-    @property
-    def _ranks(self) -> range:
-        """The hands that have a part."""
-        return range(1, len(self._sizes))
-
     def backward(self, gradient: Tensor, scale: float = 0.0) -> Tensor | None:
         """As that of ``Pass``."""
-        pieces = [gradient] * len(self._sizes) if self._is_last else torch.split(gradient, self._sizes)
+        pieces = [gradient] * len(self._sizes) if self._is_last else [*torch.split(gradient, self._sizes)]
         for rank in self._ranks:
-            self._island.order(rank, "backward", pieces[rank], number=self._number, scale=scale)
-        own = self._own.backward(pieces[0], scale)
-        answers = self._island.answers(self._ranks)
-        return None if own is None else torch.cat([own, *(answer["value"] for answer in answers)])
+            counts = rank < self._counted
+            piece = pieces[rank] if counts else torch.zeros_like(gradient if self._is_last else gradient[:1])
+            self._island.order(rank, "backward", piece, number=self._number, scale=scale if counts else 0.0)
+        own, answers = self._with_hands(lambda: self._own.backward(pieces[0], scale))
+        if own is None:
+            return None
+        return torch.cat([own, *(answer["value"] for answer in answers[: self._counted - 1])])
+
+    def _with_hands(self, compute: Callable[[], Made]) -> tuple[Made, list[Words]]:
+        """What the first process makes of its part, and the hands' answers, which are taken in any case: whatever is
+        asked next has the next answers.
+
+        Raises:
+            RuntimeError, IndexError: what the first process, else a hand, could not do.
+            RunFailed: a pass of all ranks failed on the first, and the others still wait for it.
+        """
+        problem: Exception | None = None
+        try:
+            made = compute()
+        except (RuntimeError, IndexError) as own_problem:
+            problem = own_problem
+        try:
+            if problem is not None and self._together:
+                self._island.hurry(self._ranks, problem)
+            answers = self._island.answers(self._ranks)
+        except RuntimeError as other:
+            problem = problem or other
+        if problem is not None:
+            if self._together:
+                self._island.void()
+            raise problem
+        return made, answers
 
 
-def _ends(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Where pieces of these sizes begin and end."""
+def cut(count: int, ranks: int) -> list[tuple[int, int]]:
+    """Where each rank's part of ``count`` samples begins and ends, as even as can be."""
+    sizes = [count // ranks + (rank < count % ranks) for rank in range(ranks)]
     ends = list(accumulate(sizes))
     return list(zip([0, *ends], ends, strict=False))
 

@@ -23,7 +23,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from ...job.chosen import RECOMPUTE_KEY
 from ...job.data.facts import Facts
 from ...job.schema import Job
 from ...scheduler import Plan
@@ -34,8 +36,12 @@ from ..models.factory import model_of
 from ..models.stage import Pass
 from ..state.optimizers.optimizers import SGD
 from ..state.stage_state import StageState
+from .sharding import ShardedStages
 
 Words = dict[str, Any]
+
+ALONE_SECONDS = 15.0
+"""From a failure in a pass of all ranks to the end of the rank that failed, unless the first process gives an order."""
 
 
 class Hand:
@@ -44,6 +50,8 @@ class Hand:
     def __init__(self, device: torch.device, rank: int, ranks: int, folder: Path) -> None:
         self.device, self.rank, self.ranks, self.folder = device, rank, ranks, folder
         self._state: StageState | None = None
+        self._shards: ShardedStages | None = None
+        """In place of the state where the job wants the island's parameters in pieces."""
         self._passes: dict[int, Pass] = {}
 
     def obey(self, words: Words) -> tuple[Words, Tensor | None]:
@@ -58,6 +66,7 @@ class Hand:
             "forward": self._forward,
             "backward": self._backward,
             "sum": self._sum,
+            "void": self._void,
         }
         return orders[words["do"]](words)
 
@@ -65,7 +74,7 @@ class Hand:
         return {"tflops": matmul_rate(self.device, words["precision"]), "memory": free_memory(self.device)}, None
 
     def _group(self, words: Words) -> tuple[Words, None]:
-        form_group(self.device, self.rank, self.ranks, self.folder)
+        self._mesh = form_group(self.device, self.rank, self.ranks, self.folder)
         return {}, None
 
     def _model(self, words: Words) -> tuple[Words, None]:
@@ -82,6 +91,11 @@ class Hand:
         torch.set_num_threads(words["threads"])
         plan, name = Plan.from_json(words["plan"]), words["name"]
         self._passes.clear()
+        if self._job.parallel.inside == "fsdp":
+            self._shards = None  # before the next take its memory
+            self._shards = ShardedStages(self._definition, plan, name, self._mesh)
+            self._shards.obey(plan.chosen.get(RECOMPUTE_KEY))
+            return {"bytes": self._shards.bytes_held}, None
         if self._state is None or not self._state.same_place(self._definition, plan, name):
             self._state = None  # before the next takes its memory
             self._state = StageState(self._definition, self._job, plan, name, SGD(0.0, 0.0), self.device)
@@ -97,6 +111,9 @@ class Hand:
     def _share(self, words: Words) -> tuple[Words, None]:
         """Take the weights of the first process, bit for bit; whatever was in work is void."""
         self._passes.clear()
+        if self._shards is not None:
+            self._shards.take()
+            return {}, None
         for section in self._held.sections.values():
             dist.broadcast(section.x, 0)
         self._held.gradients.begin()
@@ -105,7 +122,7 @@ class Hand:
     def _forward(self, words: Words) -> tuple[Words, Tensor]:
         inputs, *targets = (receive(one, self.device) for one in words["tensors"])
         places = targets.pop() if words["places"] else None
-        model = self._held.models[words["stage"]]
+        model = (self._shards or self._held).models[words["stage"]]
         model.train(words["train"])
         if (draw := words["draw"]) is not None:
             model.draw = Draw(draw["seed"], draw["step"], tuple(draw["samples"]))
@@ -124,10 +141,23 @@ class Hand:
         return {"tensor": described(gradient)}, gradient
 
     def _sum(self, words: Words) -> tuple[Words, None]:
+        if self._shards is not None:
+            self._shards.hand_in()
+            return {}, None
         self._held.gradients.end()
         for section in self._held.sections.values():
             dist.reduce(section.grad, 0)
         return {}, None
+
+    def _void(self, words: Words) -> tuple[Words, None]:
+        """All ranks have failed in the same pass: what was in work is void."""
+        self._passes.clear()
+        return {}, None
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether a pass is one of all ranks together."""
+        return self._shards is not None
 
     @property
     def _held(self) -> StageState:
@@ -135,12 +165,14 @@ class Hand:
         return self._state
 
 
-def form_group(device: torch.device, rank: int, ranks: int, folder: Path) -> None:
-    """The process group of an island. Waits for all ranks. Nothing of it is reachable from outside this machine."""
+def form_group(device: torch.device, rank: int, ranks: int, folder: Path) -> DeviceMesh:
+    """The process group of an island; its ranks in a row. Waits for all. Nothing of it is reachable from outside this
+    machine."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, (folder / "ranks").as_uri(), rank=rank, world_size=ranks)
+    return init_device_mesh(device.type, (ranks,))
 
 
 def described(tensor: Tensor) -> list[Any]:
@@ -185,16 +217,31 @@ def serve(connection: Connection, hand: Hand) -> None:
             os._exit(0)
 
     threading.Thread(target=listen, name="orders", daemon=True).start()
+    patience: threading.Timer | None = None
     while True:
         tensor = None
+        words = orders.get()
+        if patience is not None:
+            patience.cancel()
         try:
-            answer, tensor = hand.obey(orders.get())
+            answer, tensor = hand.obey(words)
         except Exception as problem:  # the first process decides what it means
             memory = isinstance(problem, torch.OutOfMemoryError)
             answer = {"error": f"{type(problem).__name__}: {problem}", "memory": memory}
+            if hand.is_sharded:  # the others may wait in a collective for this one: its end is what wakes them
+                patience = threading.Timer(ALONE_SECONDS, _end_alone, (answer["error"],))
+                patience.daemon = True
+                patience.start()
         say(connection, answer)
         if tensor is not None:
             dist.send(tensor, 0)
+
+
+def _end_alone(why: str) -> None:
+    """A pass failed here, and the first process has said nothing since."""
+    sys.stderr.write(f"a process of this node's island ends, because its part of a pass failed: {why}\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def main() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
+
 from ...job.data.facts import Facts
 from ...job.schema import Job
 from ..context import NodeContext
@@ -58,6 +60,11 @@ class Resources:
     rests: Rests | None = None
     """Where what is learnt beside checkpoints is kept; None: nowhere."""
     idle: IdleUpdates = field(default_factory=IdleUpdates)
+
+    def keeps_on(self, context: NodeContext) -> torch.device:
+        """Where a node's sections lie: in main memory where the devices hold pieces for their passes alone."""
+        in_pieces = self.island is not None and context.job.parallel.inside == "fsdp"
+        return torch.device("cpu") if in_pieces else context.device
 
     def memory_left(self) -> int:
         """Bytes of main memory that this node may still take."""

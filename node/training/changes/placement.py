@@ -62,7 +62,7 @@ class Placement:
         if self._held_before:
             gc.collect()  # a place that was given up is as large, and its training full of cycles
         self._held_before = True
-        new = StageState(context.definition, context.job, plan, place, resources.optimizer, context.device)
+        new = StageState(context.definition, context.job, plan, place, resources.optimizer, resources.keeps_on(context))
         self.base.load(context, new, held, view)
         return new
 

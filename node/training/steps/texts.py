@@ -189,7 +189,7 @@ class StageTexts:
             model = self._definition.build(*self._layers, device).eval()
             for name, parameter in model.named_parameters():
                 # What is frozen is nobody's to change: it is there once.
-                parameter.data = values[name].clone() if name in values else frozen[name]
+                parameter.data = values[name].to(device, copy=True) if name in values else frozen[name]
         except torch.OutOfMemoryError:
             self._fail("its device has no room for a second copy of its stage")
             return

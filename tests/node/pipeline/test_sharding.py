@@ -1,0 +1,120 @@
+"""An island whose ranks hold pieces of the parameters computes what one process with whole ones does."""
+
+import pytest
+import torch
+from plain_loop import plain_losses
+from windows import Windows, facts_of
+
+from farflung.job.schema import Job
+from farflung.node.models.factory import model_of
+from farflung.node.pipeline.island import Island, cut
+from farflung.node.pipeline.sharding import rows_of
+from farflung.node.state.optimizers.make_optimizer import make_optimizer
+from farflung.node.state.stage_state import StageState
+from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
+
+pytestmark = pytest.mark.usefixtures("nobody_late")
+
+STEPS = 4
+FACTS = facts_of(samples=100, validation=10, context=16, vocabulary=29, steps=STEPS)
+DATA = Windows(FACTS)
+ONE_STAGE = Plan(pipelines=(("n0",),), stages=((0, 3),), microbatches=(4,), schedule="1f1b")
+TWO_STAGES = Plan(pipelines=(("n1", "n0"),), stages=((0, 1), (2, 3)), microbatches=(4,), schedule="1f1b")
+MIDDLE = Plan(pipelines=(("n1", "n0", "n2"),), stages=((0, 0), (1, 2), (3, 3)), microbatches=(4,), schedule="gpipe")
+GROUP = Plan(pipelines=(("n0",), ("n1",)), stages=((0, 3),), microbatches=(3, 1), schedule="1f1b")
+
+
+@pytest.fixture(scope="module")
+def island():
+    with Island("cpu", 2) as made:
+        made.measure()
+        yield made
+
+
+def job_of(family="gpt2", microbatch=3, recompute=False, model=None, **updates) -> Job:
+    return Job.model_validate(
+        {
+            "run": {"name": "island", "seed": 3, "steps": STEPS},
+            "model": {"family": family, "layers": 2, "width": 32, "heads": 4, "context": 16, **(model or {})},
+            "data": {"text": ["none.txt"]},
+            "train": {
+                "batch": 12,
+                "microbatch": microbatch,
+                "learning_rate": 1e-2,
+                "eval_every": 2,
+                "recompute": recompute,
+            },
+            "parallel": {"inside": "fsdp"},
+            "updates": {"mode": "gradient", "block": 1024, **updates},
+            "checkpoint": {"every": 0},
+        }
+    )
+
+
+def trained(job: Job, plan: Plan, island: Island | None):
+    hub = Hub(job, FACTS)
+    for name in plan.nodes:
+        hub.start(name, DATA, island if name == "n0" else None)
+    hub.begin(plan, plan.nodes, checkpoint=0)
+    outcome = hub.finish(plan.nodes)
+    assert not hub.errors, hub.errors
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    return outcome
+
+
+def assert_plain(job: Job, plan: Plan, island: Island) -> None:
+    outcome = trained(job, plan, island)
+    wanted = plain_losses(job, FACTS, DATA, STEPS)
+    assert [outcome.losses[step] for step in range(1, STEPS + 1)] == pytest.approx(wanted, abs=1e-5)
+    assert wanted[-1] < wanted[0] - 0.02
+
+
+CASES = {
+    "one stage, tied": (job_of(), ONE_STAGE),  # 3 samples are 2 and 1
+    "fewer samples than ranks": (job_of(microbatch=1), Plan((("n0",),), ((0, 3),), (12,))),
+    "last of two": (job_of("llama"), TWO_STAGES),
+    "middle, recompute": (job_of(recompute=True), MIDDLE),
+    "with a node of one device": (job_of(), GROUP),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equal_to_the_plain_loop(island, name):
+    assert_plain(*CASES[name], island)
+
+
+def test_each_rank_holds_its_part_and_a_failed_pass_is_made_good(island):
+    job, device = job_of(), torch.device("cpu")
+    state = StageState(model_of(job, FACTS), job, MIDDLE, "n0", make_optimizer(job), device)
+    (model,), (section,) = state.models, state.sections.values()
+    island.take_up(job, FACTS, lambda *_: b"", ())
+    island.place(MIDDLE, "n0")
+    assert island.bytes_held == [section.x.nbytes // 2] * 2
+    section.x.normal_()
+    island.share([section.x])
+    sample = torch.randn(2, 16, 32)
+    for rows in (31, 32):  # a width that no layer takes, then the right one
+        island.share([section.x])
+        try:
+            made = island.begin(0, model, sample[:, :, :31] if rows == 31 else sample, torch.empty(0))
+        except RuntimeError:
+            assert rows == 31 and island.spoiled
+    assert not island.spoiled
+    made.backward(torch.ones_like(made.output))
+    island.sum([section.grad])
+    gradient = section.grad.clone()
+    state.gradients.begin()
+    model(sample).sum().backward()
+    state.gradients.end()
+    torch.testing.assert_close(gradient, section.grad)
+
+
+def test_cuts():
+    assert cut(3, 2) == [(0, 2), (2, 3)] and cut(1, 3) == [(0, 1), (1, 1), (1, 1)]
+    for length in range(20):
+        whole = torch.arange(length)
+        for ranks in range(1, 6):
+            pieces = [whole[rows_of(length, ranks, rank)] for rank in range(ranks)]
+            wanted = torch.chunk(whole, ranks) if length else ()
+            assert [one.tolist() for one in pieces if len(one)] == [one.tolist() for one in wanted]
