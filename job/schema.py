@@ -133,7 +133,7 @@ class Parallel(Table):
         description="gpipe, 1f1b, interleaved (a node has up to 4 stages of its pipeline), auto (1f1b or interleaved)",
     )
     min_nodes: Count = Field(default=1, description="a whole number of nodes")
-    inside: Annotated[Literal["ddp", "fsdp", "tp", "fsdp+tp", "auto"], choice("ddp", "fsdp")] = Field(
+    inside: Annotated[Literal["ddp", "fsdp"], choice("ddp", "fsdp")] = Field(
         default="ddp", description="ddp, fsdp: how the devices of an island (join --island) share their node's stages"
     )
 

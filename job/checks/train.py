@@ -55,10 +55,7 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
 
 def inside_mistakes(job: Job) -> Iterator[Mistake]:
     """What the devices of an island cannot share their stages with."""
-    inside = job.parallel.inside
-    if inside not in ("ddp", "fsdp"):
-        yield ("parallel", "inside"), f"not yet: parallel.inside = {inside!r}; allowed: {allowed(('parallel', 'inside'))}"
-    if inside != "fsdp":
+    if job.parallel.inside != "fsdp":
         return
     sentence = 'parallel.inside = "fsdp" does not go with'
     if job.model.lora is not None:

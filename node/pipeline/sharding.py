@@ -45,9 +45,7 @@ class ShardedStages:
         FarflungError: the model has parameters that have no place in pieces.
     """
 
-    def __init__(
-        self, definition: ModelDefinition, plan: Plan, name: str, mesh: DeviceMesh
-    ) -> None:
+    def __init__(self, definition: ModelDefinition, plan: Plan, name: str, mesh: DeviceMesh) -> None:
         self._ranks, self._device = dist.get_world_size(), torch.device(mesh.device_type)
         stages = plan.stages_of(name)
         self.models: list[StageModel] = []
@@ -62,10 +60,10 @@ class ShardedStages:
             for section, parameters in section_parameters(definition, plan, stages).items()
         ]
 
-    def obey(self, recompute: bool | None) -> None:
+    def obey(self, recompute: int | None) -> None:
         """``recompute``: whether the plan wants activations computed again; None where it leaves that to the job."""
         for model in self.models if recompute is not None else ():
-            model.recompute = recompute
+            model.recompute = bool(recompute)
 
     @property
     def bytes_held(self) -> int:
@@ -114,9 +112,7 @@ class ShardedStages:
                     dist.send(gradient.contiguous(), 0)
 
     def _views(self, vectors: Iterable[Tensor]) -> Iterator[tuple[str, Tensor]]:
-        return chain.from_iterable(
-            layout.views(vector) for layout, vector in zip(self._layouts, vectors, strict=True)
-        )
+        return chain.from_iterable(layout.views(vector) for layout, vector in zip(self._layouts, vectors, strict=True))
 
     def _piece(self, values: Tensor, rank: int) -> Tensor:
         """A rank's rows of a whole parameter: a view."""
@@ -128,7 +124,10 @@ class ShardedStages:
     def _gradient(self, name: str) -> Tensor:
         """This rank's piece; zeros where no pass has reached the parameter."""
         gradient = self._pieces[name].grad
-        return torch.zeros_like(self._local(name)) if gradient is None else gradient.to_local()
+        if gradient is None:
+            return torch.zeros_like(self._local(name))
+        assert isinstance(gradient, DTensor)
+        return gradient.to_local()
 
     def _forget(self) -> None:
         """Gradients begin anew."""

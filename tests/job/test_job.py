@@ -106,6 +106,11 @@ MISTAKES = [
     ),
     ([('stages = "auto"', "stages = 7")], "parallel.stages = 7 is more than the model's 6 layers"),
     ([('stages = "auto"', 'stages = "two"')], 'allowed is "auto" or a whole number'),
+    ([('pipelines = "auto"', 'inside = "tp"')], "parallel.inside: 'tp' is not one of ddp, fsdp"),
+    (
+        [('pipelines = "auto"', 'inside = "fsdp"'), ("clip = 1.0", "compile = true")],
+        'parallel.inside = "fsdp" does not go with train.compile yet; write compile = false',
+    ),
     ([('pipelines = "auto"', "pipelines = 9")], "parallel.pipelines = 9 is more than the 8 microbatches"),
     ([("epochs = 5", "epochs = 1")], "activations.forward: aqsgd"),
     ([("epochs = 5", "")], "[run] needs epochs or steps, it has neither"),

@@ -107,7 +107,7 @@ def test_each_rank_holds_its_part_and_a_failed_pass_is_made_good(island):
     state.gradients.begin()
     model(sample).sum().backward()
     state.gradients.end()
-    torch.testing.assert_close(gradient, section.grad)
+    torch.testing.assert_close(gradient, section.grad, rtol=1e-3, atol=1e-3)
 
 
 def test_cuts():
