@@ -3,20 +3,34 @@ optimizers.py that other devices take, in about a third of its time."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ....compress.cpu.loops.base import jit
 
 
+class Scalars(NamedTuple):
+    """The numbers of a step, in fp32."""
+
+    keep_m: np.float32
+    take_m: np.float32
+    keep_v: np.float32
+    take_v: np.float32
+    decay: np.float32
+    scale: np.float32
+    """1 / sqrt(1 - beta2 ** count)."""
+    eps: np.float32
+    rate: np.float32
+    """The learning rate / (1 - beta1 ** count)."""
+
+
 @jit
-def move(
-    x: Any, grad: Any, m: Any, v: Any, keep_m: Any, take_m: Any, keep_v: Any, take_v: Any, decays: bool, decay: Any,
-    scale: Any, eps: Any, rate: Any, frozen: bool,
-) -> None:  # fmt: skip
-    """x -= m / (sqrt(v) * scale + eps) * rate, with the new moments unless ``frozen``; each operation rounded once to
-    fp32."""
+def move(x: Any, grad: Any, m: Any, v: Any, by: Any, flags: Any) -> None:
+    """x -= m / (sqrt(v) * scale + eps) * rate, with the new moments unless frozen; each operation rounded once to
+    fp32. ``by``: Scalars. ``flags``: whether the weights decay, and whether the moments are frozen."""
+    keep_m, take_m, keep_v, take_v, decay, scale, eps, rate = by
+    decays, frozen = flags
     for i in range(len(x)):
         if decays:
             x[i] -= x[i] * decay

@@ -82,14 +82,15 @@ class AdamW(_OfGradients):
 
         if section.x.device.type != "cpu" or not fast.worth(section.x.numel()):
             return move
-        compiled: Any = importlib.import_module(".adamw_cpu", __package__).move
-        of_moments = [np.float32(one) for one in (first, 1 - first, second, 1 - second)]
+        compiled: Any = importlib.import_module(".adamw_cpu", __package__)
         scale = 1 / math.sqrt(1 - second**squares)
-        of_weights = [np.float32(one) for one in (decay, scale, self.eps, rate / (1 - first**count))]
+        of_moments = (first, 1 - first, second, 1 - second)
+        of_weights = (decay, scale, self.eps, rate / (1 - first**count))
+        scalars = compiled.Scalars(*map(np.float32, of_moments + of_weights))
 
         def move_compiled(here: Stretch) -> None:
             vectors = (one.numpy() for one in (here.x, here.grad, here.moments["m"], here.moments["v"]))
-            compiled(*vectors, *of_moments, decays and here.is_matrix, *of_weights, frozen)
+            compiled.move(*vectors, scalars, (decays and here.is_matrix, frozen))
 
         return move_compiled
 

@@ -12,7 +12,9 @@ import numpy.typing as npt
 from ....proto import data_pb2
 from ....proto.errors import Parted
 from ...context import NodeContext
-from .transfer import Snapshot, StateFetch, StateServer, Vectors
+from .fetching import StateFetch
+from .parameter_bytes import Vectors
+from .serving import Snapshot, StateServer
 
 STATE_KINDS = {data_pb2.STATE_REQUEST, data_pb2.STATE_COMING, data_pb2.STATE}
 

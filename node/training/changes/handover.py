@@ -19,8 +19,8 @@ from ....proto import control_pb2
 from ...context import NodeContext
 from ...models.definition import ModelDefinition
 from ...state.stage_state import StageState
+from ...state.transfers.fetching import StateFetch
 from ...state.transfers.traffic import StateTraffic
-from ...state.transfers.transfer import StateFetch
 from ..member.view_member import ViewMember
 
 LOCAL = "local:"

@@ -16,7 +16,8 @@ from ...promises import Broken
 from ...state.files.rests import contribute
 from ...state.stage_state import StageState
 from ...state.transfers.base import BaseLoader
-from ...state.transfers.transfer import Snapshot, named
+from ...state.transfers.parameter_bytes import named
+from ...state.transfers.serving import Snapshot
 from ..following.standby import Follower
 from ..holdings import Holdings
 from ..say_again import Unanswered

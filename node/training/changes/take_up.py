@@ -17,8 +17,9 @@ from ...models.weights.pretrained import Weights, initial_weights, weights_of
 from ...state.files.checkpoint import Checkpoint, load_checkpoint
 from ...state.sections.section import Section
 from ...state.stage_state import REFERENCE, StageState, base_of, share_of
+from ...state.transfers.fetching import StateFetch
+from ...state.transfers.parameter_bytes import named
 from ...state.transfers.traffic import StateTraffic
-from ...state.transfers.transfer import StateFetch, named
 
 Holders = Callable[[str], Sequence[str]]
 """Who has a parameter's reference."""

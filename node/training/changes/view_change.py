@@ -26,7 +26,7 @@ from ...models.weights.fetch import Fetch
 from ...promises import Promises
 from ...rounds.checking.signed import Signer
 from ...state.stage_state import StageState, base_of
-from ...state.transfers.transfer import frozen, named
+from ...state.transfers.parameter_bytes import frozen, named
 from ...wire.needed_links import needed_links
 from ..holdings import Holdings
 from ..member.view_member import ViewStart

@@ -28,8 +28,8 @@ from ...rounds.protocol.headers import received_contribution, received_result
 from ...rounds.protocol.messages import Contribution, Result
 from ...rounds.round_link import digests_of
 from ...state.stage_state import StageState
+from ...state.transfers.fetching import StateFetch
 from ...state.transfers.traffic import StateTraffic
-from ...state.transfers.transfer import StateFetch
 from ..member.view_member import exchange_of, last_outer_round, last_step_of, take_step
 from ..resources import Resources
 from .pace import Pace

@@ -249,6 +249,7 @@ def exchange_of(
     plan: Plan,
     section: Section,
     me: str,
+    *,
     followed: bool = False,
     follows: bool = False,
     until: float = math.inf,

@@ -17,7 +17,7 @@ from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
 from farflung.node.models.lora import base_digests, load_frozen
 from farflung.node.models.profiling.cost import profile
-from farflung.node.state.transfers import transfer as base
+from farflung.node.state.transfers import serving as base
 from farflung.proto import control_pb2, data_pb2
 from farflung.proto.errors import FarflungError, JobError
 from farflung.scheduler import Plan

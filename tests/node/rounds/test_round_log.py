@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 from header_bodies import body_of
 
+from farflung.node.context import BULK
 from farflung.node.rounds.log import RoundLog
 from farflung.node.rounds.protocol.messages import Result
-from farflung.node.state.transfers import transfer as state_transfer
 from farflung.proto.data_pb2 import Kind
 
 
@@ -19,4 +19,4 @@ def test_a_round_overtakes_the_pieces_of_a_snapshot():
     assert [(to, header.kind) for to, header, _ in sent] == [("c", Kind.RESULT), ("c", Kind.ROUND_END)]
     assert {body_of(header).request for _, header, _ in sent} == {3}  # whoever asked knows which answer it is
     assert len({priority for *_, priority in sent}) == 1  # the end stays behind the results
-    assert sent[0][2] < state_transfer.BULK
+    assert sent[0][2] < BULK

@@ -9,7 +9,7 @@ from plain_lora import save_base
 from windows import Windows, facts_of
 
 from farflung.job.schema import Job
-from farflung.node.state.transfers.transfer import StateServer
+from farflung.node.state.transfers.serving import StateServer
 from farflung.node.state.transfers.transfer_plan import STALL_SECONDS, STRIKES, Fetching
 from farflung.node.training.router import Router
 from farflung.proto import control_pb2, data_pb2

@@ -7,7 +7,8 @@ import pytest
 import torch
 from header_bodies import body_of
 
-from farflung.node.state.transfers.transfer import StateFetch, StateServer
+from farflung.node.state.transfers.fetching import StateFetch
+from farflung.node.state.transfers.serving import StateServer
 from farflung.node.state.transfers.transfer_plan import (
     DIGESTS,
     PIECE,

@@ -1,0 +1,59 @@
+"""A parameter's vectors as one row of bytes, in whatever dtype and on whatever device they are: pieces of it are read
+and written here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..stage_state import REFERENCE, StageState
+
+Vectors = Mapping[str, Tensor]
+"""prefix -> one parameter's values in a vector of its section, always in the same order."""
+
+
+def named(states: Sequence[StageState]) -> dict[str, dict[str, Tensor]]:
+    """parameter -> prefix -> view, of all of these."""
+    return {name: vectors for state in reversed(states) for name, vectors in state.named().items()}
+
+
+def frozen(state: StageState) -> dict[str, dict[str, Tensor]]:
+    """A copy in main memory of what peers may ask for: in delta mode moments are nobody's but the node's own."""
+    return {
+        name: {
+            prefix: values.detach().to("cpu", copy=True)
+            for prefix, values in vectors.items()
+            if state.gradient or prefix in REFERENCE
+        }
+        for name, vectors in state.named().items()
+    }
+
+
+def byte_size(vectors: Sequence[Tensor]) -> int:
+    return sum(values.nbytes for values in vectors)
+
+
+def _ranges(vectors: Sequence[Tensor], offset: int, length: int) -> Iterator[Tensor]:
+    """The parts of vectors that some bytes of them, one after the other, are; each uint8 [bytes], a view."""
+    start, stop = offset, offset + length
+    for values in vectors:
+        size = values.nbytes
+        if start < size and stop > 0:
+            yield values.detach().view(-1).view(torch.uint8)[max(0, start) : min(stop, size)]
+        start, stop = start - size, stop - size
+
+
+def bytes_of(vectors: Sequence[Tensor], offset: int, length: int) -> Iterator[memoryview]:
+    for part in _ranges(vectors, offset, length):
+        yield part.cpu().contiguous().numpy().data
+
+
+def write_bytes(vectors: Sequence[Tensor], offset: int, payload: npt.NDArray[np.uint8]) -> None:
+    came, start = torch.from_numpy(payload), 0
+    for part in _ranges(vectors, offset, payload.nbytes):
+        part.copy_(came[start : start + part.numel()])
+        start += part.numel()

@@ -1,0 +1,126 @@
+"""Serves the reference to peers that ask for it, piece by piece: of a snapshot, or of what the node holds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+from torch import Tensor
+
+from ....proto import data_pb2
+from ...context import BULK
+from ..stage_state import REFERENCE
+from .parameter_bytes import Vectors, byte_size, bytes_of
+from .transfer_plan import pieces_of
+
+Send = Callable[[str, data_pb2.Header, Any, int], None]
+TELL_WAITING_SECONDS = 1.0
+MOST_WAITING = 1 << 12
+"""Requests of a view that is being prepared: more than its joiners may have under way."""
+
+
+@dataclass
+class Snapshot:
+    """What a node held at a view's start, for the spares that have yet to get all of it."""
+
+    held: Mapping[str, Vectors]
+    wanted_by: set[str]
+
+
+class StateServer:
+    """Answers peers that ask for pieces of the reference: of a view's snapshot, or, while a view is prepared, of what
+    the node holds; such requests wait until ``open`` says what that is.
+    """
+
+    def __init__(self, send: Send, snapshots: dict[int, Snapshot] | None = None) -> None:
+        """``snapshots``: by view. One that nobody wants any more is taken out."""
+        self.send = send
+        self._snapshots = {} if snapshots is None else snapshots
+        self._waiting: deque[tuple[str, data_pb2.StateRequest, bytes]] = deque()
+        self._held: Mapping[str, Vectors] | None = None
+        self._loading: set[str] = set()
+        self._told = 0.0
+
+    def load(self, held: Mapping[str, Vectors], names: Iterable[str]) -> None:
+        """The node is about to hold this; ``ready`` says of each of these parameters when it does."""
+        self._open(held, set(names))
+
+    def ready(self, name: str) -> None:
+        """A parameter is loaded, and whoever waits for it gets it."""
+        self._loading.discard(name)
+        waiting, self._waiting = self._waiting, deque()
+        for one in waiting:
+            self.request(*one)
+
+    def tick(self, now: float) -> None:
+        """Tell those who wait, once a second, that what they ask for is being loaded."""
+        if not self._waiting or now - self._told < TELL_WAITING_SECONDS:
+            return
+        self._told = now
+        for sender, request in {(sender, wanted.request) for sender, wanted, _ in self._waiting}:
+            coming = data_pb2.StateComing(request=request)
+            self.send(sender, data_pb2.Header(kind=data_pb2.STATE_COMING, state_coming=coming), b"", BULK)
+
+    def _must_wait(self, wanted: data_pb2.StateRequest, payload: bytes) -> bool:
+        names = [wanted.name] if wanted.name else payload.decode().split("\n")
+        return not wanted.snapshot and not self._loading.isdisjoint(names)
+
+    def open(self, held: Mapping[str, Vectors]) -> None:
+        """This is what the node holds, by parameter, at the round that the view begins with."""
+        self._open(held, set())
+
+    def _open(self, held: Mapping[str, Vectors], loading: set[str]) -> None:
+        self._held, self._loading = held, loading
+        waiting, self._waiting = self._waiting, deque()
+        for one in waiting:
+            self.request(*one)
+
+    def request(self, sender: str, wanted: data_pb2.StateRequest, payload: bytes) -> None:
+        """``sender`` wants a piece of a parameter: its reference, and the optimiser's moments if it says so; or,
+        without a name, the digests of all pieces of the parameters that the payload lists; or, without a list, nothing
+        any more.
+
+        Raises:
+            ValueError: the request makes no sense.
+        """
+        snapshot = self._snapshots.get(wanted.snapshot)
+        if wanted.snapshot and not wanted.name and not payload:
+            if snapshot is not None:
+                snapshot.wanted_by.discard(sender)
+                if not snapshot.wanted_by:
+                    del self._snapshots[wanted.snapshot]
+            return
+        held = self._held
+        if wanted.snapshot:
+            held = snapshot.held if snapshot is not None else {}
+        if held is None or self._must_wait(wanted, payload):
+            if len(self._waiting) == MOST_WAITING:
+                raise ValueError(f"{MOST_WAITING} requests wait already")
+            self._waiting.append((sender, wanted, payload))
+            return
+        answer = data_pb2.State(name=wanted.name, offset=wanted.offset, request=wanted.request)
+        if wanted.name:
+            vectors = _wanted(held, wanted.name, wanted.moments)
+            piece = b"".join(bytes_of(vectors, wanted.offset, wanted.length))
+            if piece:
+                answer.digest = xxhash.xxh3_64_intdigest(piece)
+            self.send(sender, data_pb2.Header(kind=data_pb2.STATE, state=answer), piece, BULK)
+            return
+        found: list[int] = []
+        for name in payload.decode().split("\n"):
+            vectors = _wanted(held, name, wanted.moments)
+            for one in pieces_of(name, byte_size(vectors)):
+                digest = xxhash.xxh3_64()
+                for part in bytes_of(vectors, one.offset, one.length):
+                    digest.update(part)
+                found.append(digest.intdigest())
+        header = data_pb2.Header(kind=data_pb2.STATE, state=answer)
+        self.send(sender, header, np.array(found, "<u8").tobytes(), BULK)
+
+
+def _wanted(held: Mapping[str, Vectors], name: str, moments: bool) -> list[Tensor]:
+    return [values for prefix, values in held.get(name, {}).items() if moments or prefix in REFERENCE]
