@@ -35,6 +35,8 @@ from ..jobs.codecs_of_a_job import check_codec
 from ..screen.events.view_lines import stage_text
 from .memory import memory_of
 
+PLANNING = 0.75
+"""The part of the time limit for the plan; the rest is for what other words of the job would do for its spares."""
 INT8_SECONDS = 1e-10
 """Device seconds for each element at one end, of the published model alone: a memory-bound pass or two of a GPU."""
 
@@ -79,7 +81,7 @@ def run(
         pipelines=pipelines if pipelines is not None else workload.pipelines,
     )
     began = time.monotonic()
-    made = plan(network, workload, objective=objective, time_limit=time_limit, seed=seed, speed=speed)
+    made = plan(network, workload, objective=objective, time_limit=time_limit * PLANNING, seed=seed, speed=speed)
     searched = time.monotonic() - began
     workload = as_settled(workload, made)
     result = describe(network, workload, made)
@@ -88,7 +90,7 @@ def run(
     if wanted is not None:
         result["finish"] = finish_of(result, wanted)
     if made.spares and objective == "step":
-        result["instead"] = instead(network, workload, made, time_limit / 2, seed)
+        result["instead"] = instead(network, workload, made, time_limit - searched, seed)
     if memory:
         result["memory"] = memory_of(_tables(job), workload, made)
     if picture is not None:

@@ -57,7 +57,7 @@ def instead(network: Network, workload: Workload, made: Plan, time_limit: float,
         if left <= 0:
             break
         try:
-            other = plan(network, changed, time_limit=left / (len(tried) - at), seed=seed)
+            other = plan(network, changed, time_limit=left / (len(tried) - at), seed=seed, near=made)
         except PlanError:
             continue
         times = predict(network, changed, other).tokens_per_second / now

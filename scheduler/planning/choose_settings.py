@@ -11,6 +11,7 @@ says what the next other choice would have given.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -30,8 +31,14 @@ SLOWER = 0.02
 MOST_DEVICES = 256
 """Of more devices a plan in force keeps what it chose."""
 
-Planned = Callable[[Workload, float], Plan]
-"""A plan for a workload that leaves nothing open, found in so many seconds. PlanError: there is none."""
+LEAST_S = 1e-3
+"""Seconds for a plan where no time is left."""
+IN_FORCE = 0.2
+"""The part of the time for a plan with the choices in force."""
+
+Planned = Callable[[Workload, float, Plan | None], Plan]
+"""A plan for a workload that leaves nothing open, found in so many seconds, from a plan with other choices where there
+is one. PlanError: there is none."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +51,25 @@ class Made:
 
 
 def plan_settings(
-    network: Network, workload: Workload, planned: Planned, time_limit: float, current: Plan | None = None
+    network: Network,
+    workload: Workload,
+    planned: Planned,
+    time_limit: float,
+    current: Plan | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Plan:
     """The plan with the best choices for what ``workload`` leaves open. PlanError: no choice has one.
 
     current: the one in force. It keeps its choices unless others make a step shorter by more than measurements vary,
-    or rounds can be more frequent: from there nothing leads back but a gain of that size.
+    or rounds can be more frequent: from there nothing leads back but a gain of that size. The time is divided among
+    the plans that are still to be made; each but the first begins with one that was made before, so that a small part
+    is enough.
     """
+    deadline = clock() + time_limit
     kept = None if current is None else _in_force(network, workload, planned, time_limit, current)
     if kept is not None and len(network) > MOST_DEVICES:
         return kept.plan
-    tries = _Tries(network, workload, planned, time_limit)
+    tries = _Tries(network, workload, planned, deadline, clock, kept)
     best = tries.plainest()
     if workload.intervals:
         best = tries.every(best)
@@ -73,7 +88,7 @@ def _in_force(network: Network, workload: Workload, planned: Planned, time_limit
     if dict(fixed.chosen) != current.chosen:
         return None
     try:
-        return _timed(network, fixed, planned(fixed, time_limit / 4))
+        return _timed(network, fixed, planned(fixed, time_limit * IN_FORCE, current))
     except PlanError:
         return None
 
@@ -89,7 +104,15 @@ def _timed(network: Network, workload: Workload, plan: Plan) -> Made:
 class _Tries:
     """Plans with one choice and another, each made once."""
 
-    def __init__(self, network: Network, workload: Workload, planned: Planned, time_limit: float) -> None:
+    def __init__(
+        self,
+        network: Network,
+        workload: Workload,
+        planned: Planned,
+        deadline: float,
+        clock: Callable[[], float],
+        kept: Made | None,
+    ) -> None:
         self._network, self._workload, self._planned = network, workload, planned
         self._kinds = [
             (schedule, again)
@@ -97,15 +120,20 @@ class _Tries:
             for schedule in workload.schedules or (None,)
         ]
         self._steps = [one.every for one in workload.intervals]
-        self._each = time_limit / (len(self._kinds) + len(self._steps).bit_length())
+        self._deadline, self._clock = deadline, clock
+        self._left = len(self._kinds) + len(self._steps).bit_length()
+        self._near = None if kept is None else kept.plan
         self._made: dict[Workload, Made | PlanError] = {}
 
     def made(self, every: int | None, schedule: str | None, recompute: bool | None) -> Made | PlanError:
         """The plan with these choices, or why there is none."""
         fixed = settled(self._workload, every, schedule, recompute)
         if fixed not in self._made:
+            seconds = max(self._deadline - self._clock(), 0.0) / max(self._left, 1)
+            self._left -= 1
             try:
-                self._made[fixed] = _timed(self._network, fixed, self._planned(fixed, self._each))
+                one = _timed(self._network, fixed, self._planned(fixed, max(seconds, LEAST_S), self._near))
+                self._made[fixed], self._near = one, one.plan
             except PlanError as error:
                 self._made[fixed] = error
         return self._made[fixed]

@@ -11,6 +11,7 @@ import numpy
 from ..networks.regions import cut_regions
 from ..plans import Plan
 from ..search.annealing import Searcher
+from ..search.candidates import BEFORE
 from ..search.shapes import candidate, pieces
 from ..timing.candidate import Candidate
 from ..timing.depth import in_flight
@@ -56,7 +57,8 @@ def finish(
     seconds = candidate_seconds(coded, best)
     if not why:
         chunks = f", {best.cut.chunks} stages a node" if best.cut.chunks > 1 else ""
-        origin = "" if best.origin == "in the order given" else f" ({best.origin})"
+        told = best.origin.removeprefix(BEFORE).removeprefix(", ")
+        origin = "" if told in ("", "in the order given") else f" ({told})"
         why = (
             f"{count} pipeline{'s' * (count != 1)} of {nodes * best.cut.chunks} stage{'s' * (nodes != 1)}{chunks}"
             f"{origin}"

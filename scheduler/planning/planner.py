@@ -22,7 +22,7 @@ from ..workloads.workload import Workload
 from .choose_settings import plan_settings
 from .cost import plan_cost
 from .finish import finish
-from .replan import replan
+from .replan import placement_of, replan
 
 OBJECTIVES = ("step", "dtfm", "cost")
 
@@ -37,6 +37,7 @@ def plan(
     current: Plan | None = None,
     stay: float = 3600.0,
     speed: float | None = None,
+    near: Plan | None = None,
 ) -> Plan:
     """The plan that trains fastest, or cheapest. PlanError, in one sentence, where none can be.
 
@@ -60,16 +61,21 @@ def plan(
     if is_open(workload):
         fixed = partial(plan, ordered, seed=seed, current=current, stay=stay)
         limit = time_limit / 2 if objective == "cost" else time_limit
-        found = plan_settings(ordered, workload, lambda one, s: fixed(one, time_limit=s), limit, current)
+
+        def planned(one: Workload, seconds: float, before: Plan | None) -> Plan:
+            return fixed(one, time_limit=seconds, near=before or near)
+
+        found = plan_settings(ordered, workload, planned, limit, current)
         if objective == "step":
             return found
         made = fixed(as_settled(workload, found), objective=objective, time_limit=limit, speed=speed)
         return replace(made, why=f"{made.why}; for speed alone: {found.why}")
     if current is not None:
-        return replan(ordered, workload, current, deadline, seed, stay)
+        return replan(ordered, workload, current, deadline, seed, stay, placement_of(ordered, near))
     if objective == "cost":
         return plan_cost(ordered, workload, deadline, seed, speed)
-    return finish(Estimator(ordered, workload), best_candidate(ordered, workload, deadline, seed))
+    best = best_candidate(ordered, workload, deadline, seed, near=placement_of(ordered, near))
+    return finish(Estimator(ordered, workload), best)
 
 
 def natural(name: str) -> tuple[tuple[int, int | str], ...]:

@@ -15,7 +15,8 @@ import numpy
 from ..errors import PlanError
 from ..networks.network import NOISE, Network, components
 from ..plans import Plan
-from ..search.candidates import best_candidate
+from ..search.annealing import Found
+from ..search.candidates import BEFORE, best_candidate
 from ..search.shapes import candidate, cut_for
 from ..timing.candidate import Candidate, Places
 from ..timing.estimate import IMPOSSIBLE, Cut, Estimator
@@ -33,17 +34,25 @@ class Move:
     nodes: tuple[str, ...]
 
 
-def replan(network: Network, workload: Workload, current: Plan, deadline: float, seed: int, stay: float) -> Plan:
+def replan(
+    network: Network,
+    workload: Workload,
+    current: Plan,
+    deadline: float,
+    seed: int,
+    stay: float,
+    begin: Found | None = None,
+) -> Plan:
     """The plan to use from now on: `current` itself (the same object) if nothing is enough better.
 
-    stay: seconds for which the present membership is expected to last.
+    stay: seconds for which the present membership is expected to last. begin: a placement for a search to begin with.
     """
     estimator = Estimator(network, workload)
     kept = as_candidate(estimator, current)
     if kept is not None and set(current.spares) == set(network.names) - set(current.nodes):
         now = candidate_seconds(estimator, kept, bool(current.regions))
         near = _nearest(estimator, current, deadline)
-        found = _best(estimator, [*near, _searched(network, workload, deadline, seed, now)], current, stay)
+        found = _best(estimator, [*near, _searched(network, workload, deadline, seed, begin)], current, stay)
         if found is None or found[0] * (1 + NOISE) > now or current.same_placement(finish(estimator, found[1])):
             return _kept(estimator, kept, current)
         gained = stay * (1 - found[0] / now)
@@ -59,7 +68,7 @@ def replan(network: Network, workload: Workload, current: Plan, deadline: float,
     used = 0 if found is None else found[1].places.size
     if found is None or used < 0.75 * min(len(network), workload.microbatches * len(workload.layers)):
         try:
-            fresh = best_candidate(network, workload, deadline, seed)
+            fresh = best_candidate(network, workload, deadline, seed, near=begin)
         except PlanError:
             if found is None:
                 raise
@@ -127,6 +136,16 @@ def _why_links(current: Plan, links: dict[str, str]) -> str:
     if not new:
         return current.why
     return "; ".join(new[:3]) + (f"; and {len(new) - 3} links more" if len(new) > 3 else "")
+
+
+def placement_of(network: Network, plan: Plan | None) -> Found | None:
+    """A plan's placement for a search to begin with; None where the network lacks one of its nodes."""
+    if plan is None or any(node not in network.index for node in plan.nodes):
+        return None
+    nodes = len(set(plan.pipelines[0]))
+    places = numpy.array([[network.index[node] for node in row[:nodes]] for row in plan.pipelines])
+    used = set(plan.nodes)
+    return Found(places, [at for name, at in network.index.items() if name not in used], numpy.inf, BEFORE)
 
 
 def as_candidate(estimator: Estimator, current: Plan) -> Candidate | None:
@@ -199,10 +218,12 @@ def _best(
     return seconds, best
 
 
-def _searched(network: Network, workload: Workload, deadline: float, seed: int, now: float) -> Candidate | None:
+def _searched(
+    network: Network, workload: Workload, deadline: float, seed: int, begin: Found | None
+) -> Candidate | None:
     if len(network) > 64 and time.monotonic() > deadline:
         return None
-    return best_candidate(network, workload, deadline, seed)
+    return best_candidate(network, workload, deadline, seed, near=begin)
 
 
 def _nearest(estimator: Estimator, current: Plan, deadline: float) -> list[Candidate | None]:

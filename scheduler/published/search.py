@@ -16,7 +16,7 @@ from ..networks.network import Network
 from ..networks.regions import region_numbers
 from ..plans import Plan
 from ..search.seeds import chain, clusters, nearness
-from ..timing.compiled import ready
+from ..timing.compiled import PUBLISHED, ready
 from ..workloads.workload import Workload
 from .dtfm import Dtfm, DtfmCost, Groups
 from .paths import EXACT, short_path
@@ -237,7 +237,7 @@ def search_dtfm(
     if stages < 2 or pipelines < 2:
         return best.cost
     population.sort(key=lambda pair: pair[0])
-    if ready(deadline - clock()):
+    if ready(deadline - clock(), PUBLISHED):
         compiled = importlib.import_module(".loops", __package__)
         first = [groups for _, groups in population]
         _swap_compiled(compiled, best, len(network), first, random, deadline, rounds, clock)

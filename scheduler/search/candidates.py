@@ -12,7 +12,7 @@ from ..errors import PlanError
 from ..networks.blocks import WRITTEN_OUT
 from ..networks.network import Network, components
 from ..timing.candidate import Candidate, Shape
-from ..timing.compiled import is_loaded, ready
+from ..timing.compiled import STEP, is_loaded, ready
 from ..timing.estimate import Estimator
 from ..timing.seconds import candidate_seconds, reshared
 from ..workloads.workload import Workload
@@ -25,7 +25,7 @@ from .swaps import swap
 
 SHAPES_SEARCHED, REFINED = 4, 6
 """Shapes that are searched, of more than refine.MOST_DEVICES devices; and that are refined, of fewer."""
-IMPROVED = ", improved by swaps"
+IMPROVED, BEFORE = ", improved by swaps", "as before"
 SAMPLE_S = 3.0
 """Seconds of the search for a sample's plan, which says how many stages thousands of devices have; a fifth of less."""
 SURE = 6
@@ -48,40 +48,49 @@ def best_candidate(
     score: Callable[[Candidate], float] | None = None,
     watch: Callable[[Candidate], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
+    near: Found | None = None,
 ) -> Candidate:
     """The search over shapes and placements. score: what to minimise among finished candidates (default seconds).
 
     watch: called with every new best candidate, for progress and for benchmarks. clock: what the deadline is a time of.
+    near: a placement to begin with. Where it can be used nothing is done after the deadline; without it some work is
+    done however little time there is.
     """
     islands = components(network)
     if len(islands) > 1:
         # Nodes that can't reach each other can't train together: plan for the largest part, the others are spares.
         part = network.subset([network.names[device] for device in islands[0]])
         try:
-            inner = best_candidate(part, workload, deadline, seed, score, watch, clock)
+            inner = best_candidate(part, workload, deadline, seed, score, watch, clock, _inside(near, islands[0]))
         except PlanError as error:
             raise PlanError(why_nothing_fits(network, workload)) from error
         lift = numpy.array(islands[0])
         outside = [device for island in islands[1:] for device in island]
         spare = tuple([int(lift[device]) for device in inner.spare] + outside)
         return replace(inner, places=lift[inner.places], spare=spare)
-    ready(deadline - clock())
+    ready(deadline - clock(), STEP)
     if len(network) > WRITTEN_OUT:
-        return _best_of_many(network, workload, deadline, seed, score, clock)
+        return _best_of_many(network, workload, deadline, seed, score, clock, near)
     estimator = Estimator(network, workload)
+    kept = _Kept(score or (lambda found: candidate_seconds(estimator, found)), watch)
 
     def over() -> bool:
         return clock() > deadline
 
-    starts = _starts(estimator, shapes(len(network), workload), over)
-    if not starts:
-        raise PlanError(why_nothing_fits(network, workload))
-    kept = _Kept(score or (lambda found: candidate_seconds(estimator, found)), watch)
-    random = numpy.random.default_rng(seed)
-    if len(network) > FEW:
-        _search_many(estimator, starts, kept, random, over)
-    else:
-        _search_few(estimator, starts, kept, random, deadline, clock)
+    wanted = shapes(len(network), workload)
+    if near is not None and workload.pipelines in (None, len(near.places)):
+        for chunks in sorted({shape.chunks for shape in wanted if shape.nodes == near.places.shape[1]}):
+            kept.keep(_settle(estimator, near, chunks))
+    sure = not kept.finished
+    if sure or not over():
+        starts = _starts(estimator, wanted, over, None if sure else near)
+        if not starts:
+            raise PlanError(why_nothing_fits(network, workload))
+        random = numpy.random.default_rng(seed)
+        if len(network) > FEW:
+            _search_many(estimator, starts, kept, random, over)
+        else:
+            _search_few(estimator, starts, kept, random, deadline, clock, sure)
     if not kept.finished:
         raise PlanError(why_nothing_fits(network, workload))
     limit = min(value for value, _ in kept.finished) * (1 + SAME)
@@ -100,6 +109,7 @@ def _best_of_many(
     seed: int,
     score: Callable[[Candidate], float] | None,
     clock: Callable[[], float],
+    near: Found | None,
 ) -> Candidate:
     """The best of the candidates for thousands of devices."""
     estimator, until = Estimator(network, workload), clock() + min(SAMPLE_S, (deadline - clock()) / 5)
@@ -149,9 +159,10 @@ def _search_few(
     random: numpy.random.Generator,
     deadline: float,
     clock: Callable[[], float],
+    sure: bool,
 ) -> None:
     """Up to FEW devices: constructions simulated, annealed, crossed; of up to MOST_DEVICES the best of each shape
-    refined. What is sure to be done whatever the time: a construction of each of SURE shapes, and the best refined."""
+    refined. sure: whatever the time, a construction of each of SURE shapes is simulated, and the best are refined."""
     count = len(estimator.network)
 
     def over() -> bool:
@@ -162,12 +173,13 @@ def _search_few(
     for rank, shape in enumerate(order):
         for at, first in enumerate(starts[shape][: 1 if rank else None]):
             # The simulator may prefer a construction that the analytic time puts a little behind.
-            if first.value < 1.1 * starts[shape][0].value and ((rank < SURE and not at) or not over()):
+            if first.value < 1.1 * starts[shape][0].value and ((sure and rank < SURE and not at) or not over()):
                 kept.keep(_settle(estimator, first, shape.chunks))
     if few and kept.finished:
         quarter = clock() + (deadline - clock()) / 4
+        steps = SURE_STEPS if sure else 0
         for option in kept.first_of_each_shape()[:SURE_SHAPES]:
-            kept.keep(refined(estimator, option, kept.measure, lambda: clock() > quarter, SURE_STEPS))
+            kept.keep(refined(estimator, option, kept.measure, lambda: clock() > quarter, steps))
     population: dict[Shape, list[Found]] = {}
     batches = int(numpy.clip(8 * count if count > 16 else 5 * count, 24, 320))
     for rank, shape in enumerate(order):
@@ -240,17 +252,34 @@ def _generations(
         quiet = 0 if child is not None and child.value < 0.999 * before else quiet + 1
 
 
-def _starts(estimator: Estimator, wanted: list[Shape], over: Callable[[], bool]) -> dict[Shape, list[Found]]:
-    """For each shape that fits the memory, its constructions, the best first."""
+def _inside(near: Found | None, members: list[int]) -> Found | None:
+    """A placement in the numbers that its devices have among ``members``; None if it has others."""
+    if near is None or not set(near.places.reshape(-1).tolist()) <= set(members):
+        return None
+    number = {device: at for at, device in enumerate(members)}
+    places = numpy.array([[number[int(device)] for device in row] for row in near.places])
+    return replace(near, places=places, spare=[number[device] for device in near.spare if device in number])
+
+
+def _starts(
+    estimator: Estimator, wanted: list[Shape], over: Callable[[], bool], near: Found | None
+) -> dict[Shape, list[Found]]:
+    """For each shape that fits the memory, its constructions, the best first; with ``near`` its shape is the first, and
+    as many shapes as there is time for."""
+    if near is not None:
+        wanted = sorted(wanted, key=lambda shape: (shape.pipelines, shape.nodes) != near.places.shape)
     workload = estimator.workload
     bits = max((layer.activation for layer in workload.layers[:-1]), default=1) * workload.microbatch
-    near = nearness(estimator.network, bits * workload.activation_bits)
+    distance = nearness(estimator.network, bits * workload.activation_bits)
     result: dict[Shape, list[Found]] = {}
     for shape in wanted:
-        if result and len(estimator.network) > FEW and over():
+        if result and (near is not None or len(estimator.network) > FEW) and over():
             break
         found: list[Found] = []
-        for name, places in constructions(estimator, shape.pipelines, shape.nodes, 0.0, near):
+        made = constructions(estimator, shape.pipelines, shape.nodes, 0.0, distance)
+        if near is not None and (shape.pipelines, shape.nodes) == near.places.shape:
+            made.append((near.origin, near.places))
+        for name, places in made:
             cut = cut_for(estimator, places, shape.chunks)
             if cut is None:
                 continue

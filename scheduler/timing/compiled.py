@@ -6,10 +6,17 @@ import importlib
 import os
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-COMPILING_S = 4.0
-"""Seconds that loading or compiling may take: a search that has less goes without, unless it was done before."""
+Loops = tuple[tuple[str, str], ...]
+"""Modules and loops of theirs."""
+COMPILING_S, LOADING_S = 4.0, 0.8
+"""Seconds that compiling and that loading what was compiled before may take: a search that has less goes without."""
+SOURCES = Path(__file__).parent.parent
+STEP: Loops = (("search/swaps", "_swaps"), ("timing/pipeline", "pipeline_end"))
+PUBLISHED: Loops = (("published/loops", "anneal_published"),)
+"""What a search for a short step, and one for the published cost, uses."""
 
 
 @lru_cache(maxsize=1)
@@ -23,14 +30,36 @@ def numba() -> Any:
         return None
 
 
-def ready(seconds: float) -> bool:
-    """Whether a search of so many seconds compiles its loops; it loads numba where it does."""
-    return (seconds >= COMPILING_S or bool(numba.cache_info().currsize)) and numba() is not None
+@lru_cache(maxsize=1)
+def _used() -> Any:
+    """numba, from when a search uses it."""
+    return numba()
+
+
+def ready(seconds: float, loops: Loops) -> bool:
+    """Whether a search of so many seconds uses compiled loops; it loads numba where it does."""
+    enough = seconds >= COMPILING_S or (seconds >= LOADING_S and is_kept(loops)) or bool(_used.cache_info().currsize)
+    return enough and _used() is not None
 
 
 def is_loaded() -> bool:
     """Whether compiled loops are used without waiting for numba."""
-    return bool(numba.cache_info().currsize) and numba() is not None
+    return bool(_used.cache_info().currsize) and _used() is not None
+
+
+def is_kept(loops: Loops, sources: Path = SOURCES) -> bool:
+    """Whether numba's cache beside the sources has all these loops, of the sources as they are. numba keeps it
+    elsewhere where it may not write there, and this does not look for it."""
+    for module, name in loops:
+        source = sources / f"{module}.py"
+        try:
+            changed = source.stat().st_mtime
+            kept = [one.stat().st_mtime for one in (source.parent / "__pycache__").glob(f"{source.stem}.{name}-*.nbi")]
+        except OSError:
+            return False
+        if not kept or max(kept) < changed:
+            return False
+    return True
 
 
 @lru_cache(maxsize=64)

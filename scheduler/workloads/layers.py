@@ -72,9 +72,9 @@ def balance(workload: Workload, speeds: Sequence[float], memory: Sequence[float]
     count, stages = len(workload.layers), len(speeds)
     if stages > count:
         return None
-    flops = prefix([layer.flops for layer in workload.layers])
+    flops = prefix([layer.flops for layer in workload.layers]).tolist()
     fits = _fits(workload, memory, held)
-    total = float(flops[-1]) or 1.0
+    total = flops[-1] or 1.0
     scale = sum(speeds)
     best: list[list[tuple[float, float]]] = [[(math.inf, math.inf)] * (count + 1) for _ in range(stages + 1)]
     cut = [[0] * (count + 1) for _ in range(stages + 1)]
@@ -83,9 +83,11 @@ def balance(workload: Workload, speeds: Sequence[float], memory: Sequence[float]
         for end in range(stage + 1, count - (stages - stage - 1) + 1):
             for begin in range(end - 1, stage - 1, -1):
                 worst, squares = best[stage][begin]
+                time = round((flops[end] - flops[begin]) / total * scale / speeds[stage], 9)
+                if time > best[stage + 1][end][0]:
+                    break  # a longer stage is slower still
                 if math.isinf(worst) or not fits(stage, begin, end - 1):
                     continue
-                time = round(float(flops[end] - flops[begin]) / total * scale / speeds[stage], 9)
                 value = (max(worst, time), squares + time * time)
                 if value < best[stage + 1][end]:
                     best[stage + 1][end] = value

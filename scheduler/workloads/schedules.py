@@ -110,6 +110,7 @@ class Order:
         return found
 
 
+@lru_cache(maxsize=4096)
 def in_flight(kind: str, stage: int, stages: int, microbatches: int, chunks: int = 1) -> int:
     """The most (microbatch, chunk) pairs whose activations a node holds at once: what memory has to be kept for."""
     if chunks == 1 and kind in SCHEDULES and 0 <= stage < stages and microbatches > 0:
