@@ -26,7 +26,7 @@ import uvloop
 
 from farflung.benchmarks import coordinator_streams
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
-from farflung.coordinator.membership.resuming.resume import Rules
+from farflung.coordinator.membership.rules import Rules
 from farflung.coordinator.membership.state import TRAINING
 from farflung.coordinator.run.context import RunContext
 from farflung.coordinator.run.nodes.attendance import Attendance

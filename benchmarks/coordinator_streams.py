@@ -30,7 +30,7 @@ import grpc.aio
 
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
 from farflung.coordinator.data.artifacts import Artifacts
-from farflung.coordinator.membership.resuming.resume import Rules
+from farflung.coordinator.membership.rules import Rules
 from farflung.coordinator.membership.state import TRAINING
 from farflung.coordinator.run.context import RunContext
 from farflung.coordinator.run.run import Run

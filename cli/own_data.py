@@ -33,7 +33,7 @@ def opener(folder: Path) -> Callable[[Job, Facts, Fetch, Path, Tell], Dataset]:
         another machine, and what it may read here is this folder.
         """
         from ..coordinator.data.data import tokenise
-        from ..job.data.tokenizer import load_tokenizer
+        from ..job.data.tokenizer_folder import load_tokenizer
         from ..node.data.dataset import Tokens
 
         def inside(pattern: str) -> str:
@@ -60,7 +60,7 @@ def opener(folder: Path) -> Callable[[Job, Facts, Fetch, Path, Tell], Dataset]:
 
 def _tokenizer_of(job: Job, facts: Facts, fetch: Fetch, cache: Path) -> str:
     """ "bytes", or a folder with the run's tokenizer, which comes from the coordinator."""
-    from ..job.data.tokenizer import FILES
+    from ..job.data.tokenizer_folder import FILES
 
     if job.data.tokenizer == "bytes":
         return "bytes"

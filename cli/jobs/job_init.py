@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...job.data.tokenizer import tokenizer_files
+from ...job.data.tokenizer_folder import tokenizer_files
 from ...job.files import run_name
 from ...job.model_folder.config import folder_hint, pretrained_config
 from ...job.model_folder.positions import longest_of

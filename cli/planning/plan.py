@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy
 
-from ...job.data.tokenizer import load_tokenizer
+from ...job.data.tokenizer_folder import load_tokenizer
 from ...job.files import load_job
 from ...job.forward import AUTO, expected, with_forward
 from ...job.schema import Job

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...job.data.tokenizer import Bytes, Tokenizer, load_tokenizer, tokenizer_files
+from ...job.data.tokenizer import Bytes, Tokenizer
+from ...job.data.tokenizer_folder import load_tokenizer, tokenizer_files
 from ...job.model_folder.config import pretrained_config
 from ...job.model_folder.positions import longest_of
 from ...job.schema import Job

@@ -20,7 +20,8 @@ from ...job.checks.counts import check_facts, check_samples
 from ...job.data.facts import Facts, Profile
 from ...job.data.marks import MARKED
 from ...job.data.sampling import ORDER
-from ...job.data.tokenizer import Tokenizer, load_tokenizer, tokenizer_files
+from ...job.data.tokenizer import Tokenizer
+from ...job.data.tokenizer_folder import load_tokenizer, tokenizer_files
 from ...job.model_folder import hub
 from ...job.schema import Job
 from ...proto.errors import JobError, RunFailed

@@ -15,7 +15,7 @@ from .questions import Answer, Question
 from .questions import Planner as Planner
 from .resuming.last_checkpoint import Unstored
 from .resuming.learnt import Kept, Unsent
-from .resuming.resume import Rules
+from .rules import Rules
 
 Patience = Callable[[str, Plan], float]
 """``fetch_s(name, plan)``: seconds that a node takes to fetch what it is to hold."""

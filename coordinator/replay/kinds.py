@@ -9,7 +9,7 @@ from typing import Any
 from ...job.data.sampling import Mixture, Position
 from ...proto.connections.patience import Watch
 from ...scheduler.plans import Plan
-from ..membership import questions, state
+from ..membership import questions, rules, state
 from ..membership import signals as s
 from ..membership.faults import standstill
 from ..membership.resuming import handovers, last_checkpoint, learnt, resume
@@ -17,7 +17,7 @@ from ..membership.signals import effects, from_coordinator, from_nodes, from_peo
 from ..records import Records
 
 _SIGNALS = (effects, from_coordinator, from_nodes, from_people, values)
-_ROOMS = (*_SIGNALS, state, learnt, questions, resume, handovers, last_checkpoint, standstill)
+_ROOMS = (*_SIGNALS, rules, state, learnt, questions, resume, handovers, last_checkpoint, standstill)
 _KINDS = (
     one
     for room in _ROOMS

@@ -27,3 +27,10 @@ class RunContext:
     emit: events.Emit
     term: int = 1
     clock: Callable[[], float] = time.monotonic
+
+    def replace_job(self, job: Job, facts: Facts) -> None:
+        """Go on with a job that a person has changed, and store it."""
+        self.job, self.facts = job, facts
+        self.store.put("job", job.model_dump_json())
+        self.store.put("facts", facts.model_dump_json())
+        self.checkpoints.keep = job.checkpoint.keep

@@ -23,10 +23,8 @@ from ...job.shared import for_nodes
 from ...proto import control_pb2 as pb
 from ..membership import signals as s
 from ..membership.members import Planner
-from ..membership.resuming.resume import Rules
+from ..membership.rules import Rules
 from ..membership.state import DONE, TRAINING, Known, State
-from ..observe.status import status_of
-from ..planning.measured import Measured
 from ..store.rows import NodeRow
 from .attempt import attempt
 from .context import RunContext
@@ -40,7 +38,7 @@ from .ending import Ending
 from .intake import Intake
 from .judging.early_stop import EarlyStop
 from .judging.verdicts import Verdicts
-from .live_status import live_status
+from .live_status import LiveStatus
 from .nodes import second
 from .nodes.advising import Advising
 from .nodes.announcing import Announcing
@@ -54,7 +52,7 @@ from .people.operator import Operator
 from .people.requests import Requests
 from .reports.step_reports import StepReports
 from .restart.restart_notes import RestartNotes
-from .restart.restored import restored
+from .restart.restored import measured_before, restored
 from .storing import Storing
 from .warnings import Warnings
 
@@ -65,7 +63,7 @@ class Run:
     """The parts of a run, and what the service, the page and the start of a coordinator ask of it.
 
     ``streams`` and ``sessions``: who attends, and who may. ``steps``: what nodes reported. ``requests``: profiles and
-    texts. ``saving``: checkpoints. ``outcome``: set when the run is over.
+    texts. ``saving``: checkpoints. ``outcome``: set when the run is over. ``live``: its status.
     """
 
     def __init__(
@@ -82,10 +80,7 @@ class Run:
         self.sessions = Sessions(store)
         self.outcome, self._tasks = Outcome(), Tasks()
         self.warn = Warnings(context).warn
-        devices = {row.name: json.loads(row.device or "{}") for row in store.nodes.all()}
-        links = {(source, target): (latency, rate) for source, target, latency, rate in store.links.all()}
-        when = {pair: clock() - age for pair, age in store.links.ages(time.time()).items()}
-        self.measured = Measured(job, context.facts, devices, links, when)
+        self.measured = measured_before(context)
         self.planning = Planning(context, self.measured, planner)
         self._trips = RoundTrips(self.streams.tell, clock)
         state = replace(
@@ -134,6 +129,14 @@ class Run:
             verdicts=self._verdicts,
             trips=self._trips,
             warn=self.warn,
+        )
+        self.live = LiveStatus(
+            context=context,
+            deciding=deciding,
+            streams=streams,
+            steps=self.steps,
+            verdicts=self._verdicts,
+            live=self._intake.live,
         )
         self._performer = Performer(
             context=context,
@@ -231,16 +234,10 @@ class Run:
         """Send the names of revoked certificates to all nodes, or to one that has just come."""
         self.streams.say(pb.Order(revoked=pb.Revoked(nodes=sorted(self.operator.handler.evicted))), to)
 
-    # ---- people --------------------------------------------------------------------------------
-
     def _take_job(self, job: Job, facts: Facts) -> None:
         """Replace the job by one that a person has changed with ``set``."""
-        context = self.context
-        context.job = self.measured.job = job
-        context.facts = self.measured.facts = facts
-        context.store.put("job", job.model_dump_json())
-        context.store.put("facts", facts.model_dump_json())
-        context.checkpoints.keep = job.checkpoint.keep
+        self.context.replace_job(job, facts)
+        self.measured.job, self.measured.facts = job, facts
         if self.saving.mirror is not None:
             self.saving.mirror.keep = job.checkpoint.keep
 
@@ -287,24 +284,9 @@ class Run:
         self.planning.close()
         self.deciding.close()
 
-    # ---- what it looks like --------------------------------------------------------------------
-
-    @property
-    def live_status(self) -> dict[str, dict[str, Any]]:
-        """For ``status``: what only this process knows of each node."""
-        observed = self.steps.observed.nodes(self.context.clock())
-        return live_status(self.state, self.streams, self._intake.live, self._verdicts, observed, self.context.clock())
-
     def status(self, state: Path) -> dict[str, Any]:
         """The run's status, with what only this process knows. ``state``: the state folder."""
-        links = self.steps.observed.links(self.context.clock())
-        return status_of(self.context.store, state, True, self.live_status, links)
-
-    @property
-    def stands(self) -> tuple[int, int]:
-        """(the step that is trained, that of the newest checkpoint); 0: none."""
-        view = self.state.view
-        return max(self.steps.reached, view.position.step if view else 0), self.state.newest.step
+        return self.live.record(state)
 
     @property
     def is_over(self) -> bool:

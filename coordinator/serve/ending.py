@@ -56,7 +56,7 @@ async def interrupted(start: Start, run: Run, emit: events.Emit) -> int:
         await run.abandon()
         return INTERRUPTED
     why = await _save(run, emit, start.at_once)
-    emit(events.interrupted(*run.stands, why))
+    emit(events.interrupted(*run.live.reached, why))
     start.store.put("phase", "interrupted")
     with contextlib.suppress(Interrupted):
         await unless(start.at_once, run.stop("the coordinator was interrupted", PARTING_S))

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ...job.data.facts import Facts
-from ...job.data.tokenizer import FILES as TOKENIZER_FILES
+from ...job.data.tokenizer_folder import FILES as TOKENIZER_FILES
 from ...job.schema import Job
 from ...proto.errors import FarflungError
 from ...proto.process.files import file_digest

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from ...job.data.tokenizer import Tokenizer, load_tokenizer, model_ends
+from ...job.data.tokenizer import Tokenizer
+from ...job.data.tokenizer_folder import load_tokenizer, model_ends
 from ...job.model_folder.positions import longest_of
 from ...proto.errors import FarflungError
 from ..device.memory import available_memory

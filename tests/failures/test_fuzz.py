@@ -343,7 +343,7 @@ def test_reports(reports, flushing):
                     now[0] += 0.1
                     run.feed(pb_tick())
                 assert {"a", "b"} <= set(run.state.nodes) and run.outcome.failure is None
-                json.dumps(run.live_status)
+                json.dumps(run.live.nodes())
                 await run.abandon()
 
     asyncio.run(live())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from farflung.coordinator.data import data
-from farflung.job.data.tokenizer import load_tokenizer, tokenizer_files
+from farflung.job.data.tokenizer_folder import load_tokenizer, tokenizer_files
 from farflung.job.schema import Job
 from farflung.proto.errors import JobError
 

@@ -2,7 +2,7 @@
 
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.machine import Membership
-from farflung.coordinator.membership.resuming.resume import Rules
+from farflung.coordinator.membership.rules import Rules
 from farflung.coordinator.membership.state import TRAINING, State
 from farflung.scheduler.errors import PlanError
 from farflung.scheduler.plans import Plan

@@ -27,8 +27,9 @@ from ....proto.process.progress import Meter, Tell
 from ..data import TokenFile, counts_path, write_rows
 from ..files.sources import text_files
 from .packing import Spool, packed
+from .rendering import Span
 from .rows import FORMS, Conversation, conversations
-from .template import Asked, Span, Templates, find_template
+from .template import Asked, Templates, find_template
 
 _ONCE = 64  # conversations rendered and tokenised at once
 LEFT_OUT = {

@@ -18,7 +18,8 @@ import fsspec
 import numpy as np
 import numpy.typing as npt
 
-from ....job.data.tokenizer import Tokenizer, load_tokenizer
+from ....job.data.tokenizer import Tokenizer
+from ....job.data.tokenizer_folder import load_tokenizer
 from ....proto.errors import FarflungError, JobError
 from ....proto.messages.pieces import MOST
 from ..files.documents import parts

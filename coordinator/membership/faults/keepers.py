@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection
 
 from ....scheduler.plans import Plan
-from ..resuming.resume import Rules
+from ..rules import Rules
 from ..state import State
 from .overdue import FILES_BPS, longest_s
 

@@ -18,73 +18,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ....job.data.sampling import Mixture, Position, unfinished
+from ....job.data.sampling import Position, unfinished
 from ....scheduler.plans import Plan
 from ..faults.majority import beyond
+from ..rules import Rules
 from ..signals import Announcement, Flushed, Section
-from .handovers import Residuals
+from .histories import judge_histories, sections_of
 from .learnt import Kept, Unsent, taken_up
 
 _TIED = "tied"  # the section of an embedding that the first and the last stage share; a stage's own is "stage-K"
 _CATCHES_UP = 1  # rounds that a holder may be behind: results of earlier ones may be in nobody's log any more
-
-
-@dataclass(frozen=True)
-class Rules:
-    """The constants of a run's membership. Times in seconds.
-
-    ``wanted`` nodes are needed for the first view, ``wanted_why`` says where the number comes from. A checkpoint is due
-    every ``checkpoint_every`` steps (0: never), unless the job was changed. Pipelines of ``delta`` mode meet in a round
-    every ``round_every`` steps (0: nobody waits for others). An evaluation is due every ``eval_every`` steps (0: at the
-    end alone), unless the job was changed, and has the samples of ``evaluation`` steps. ``samples`` are the
-    training samples, ``layers`` the model's layers, ``base`` the model folder whose frozen weights adapters stand
-    beside. A node without heartbeat for ``doubt_s`` is dialled and out if it does not answer; one that answers (an
-    overloaded machine does) is out after ``silence_s``. From its join to its first hello a node has ``arrive_s``, to
-    hand over its last contribution when it is told to ``leave_s``.
-
-    Whatever moves bytes or computes is waited for by progress (proto/connections/patience.py): for an answer to the
-    flush until nothing has moved for ``flush_s`` (``first_s`` while nobody knows how long a step takes), for a node
-    that prepares or catches up ``prepare_s``, for the last checkpoint ``last_checkpoint_s``, and for the one that a
-    coordinator wants before it ends ``save_s``; more where the link is slow, or a step takes long. A trainer may do
-    nothing for ``hung_s`` while it trains (``first_s`` in its first step), or 10 steps. A needed connection may be
-    down for ``down_s`` and some round trips before it costs a view change.
-    """
-
-    mode: str
-    batch: int
-    microbatch: int
-    seed: int
-    samples: int | Mixture
-    layers: int
-    wanted: int = 1
-    wanted_why: str = "one node"
-    checkpoint_every: int = 0
-    round_every: int = 0
-    base: str = ""
-    residuals: Residuals | None = None
-    """That nodes hold what they have learnt and not sent."""
-    settle_s: float = 1.0
-    measure_s: float = 15.0
-    arrive_s: float = 120.0
-    flush_s: float = 120.0
-    first_s: float = 600.0
-    hung_s: float = 120.0
-    prepare_s: float = 120.0
-    last_checkpoint_s: float = 120.0
-    doubt_s: float = 3.0
-    silence_s: float = 15.0
-    return_s: float = 5.0
-    leave_s: float = 30.0
-    save_s: float = 15.0
-    eval_every: int = 0
-    evaluation: float = 0.0
-    give_up: bool = False
-    """The run is done without its last checkpoint where that does not come."""
-    down_s: float = 5.0
-    layer_bytes: tuple[float, ...] = ()
-    """Of each layer, what a node fetches that is to hold it: weights and what moves them. Empty: not known."""
-    data_bytes: float = 0.0
-    """What a node fetches of the data before its first step, at most."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +84,7 @@ def resume(
     if not known:
         return go_back("no node of the last view is left")
     judge = judge and pinned is None
-    dissent, tie = _judge(known) if judge else (frozenset[str](), "")
+    dissent, tie = judge_histories(known) if judge else (frozenset[str](), "")
     if tie:
         return go_back(tie)
     trusted = {name: answer for name, answer in known.items() if name not in dissent}
@@ -160,7 +103,7 @@ def resume(
     else:
         position, norm = _after_delta(rules, base, known, reported), 0.0
     sections = {section.name: section for section in (pinned.sections if pinned is not None else ())}
-    sections = sections or _sections(trusted)
+    sections = sections or sections_of(trusted)
     if rules.mode == "gradient" and pinned is None:  # results of that step are here, applied or not
         for section in base.sections:
             if section.round > sections.get(section.name, section).round:
@@ -198,55 +141,6 @@ def _after_delta(
     step = max(finished)
     again = unfinished(base.position, finished, step, plan.microbatches, rules.microbatch, rules.seed, rules.samples)
     return base.position.after(step, rules.batch, again)
-
-
-def _sections(trusted: Mapping[str, Flushed]) -> dict[str, Section]:
-    """Each section at the highest round that any trusted node has applied."""
-    targets: dict[str, Section] = {}
-    for _, answer in sorted(trusted.items()):
-        for section in answer.sections:
-            if section.name not in targets or section.round > targets[section.name].round:
-                targets[section.name] = section
-    return dict(sorted(targets.items()))
-
-
-def _judge(known: Mapping[str, Flushed]) -> tuple[frozenset[str], str]:
-    """(nodes whose history of a section most others do not have, a sentence when as many say one thing as another).
-
-    A tie below a section's highest round needs no checkpoint: those who went on are right, and nobody of the tie is
-    trusted.
-    """
-    trusted = dict(known)
-    while True:
-        outvoted: set[str] = set()
-        ties: list[tuple[str, int, list[list[str]]]] = []
-        for (section, round), camps in _histories(trusted).items():
-            if len(camps) > 1 and len(camps[0]) > len(camps[1]):
-                outvoted.update(name for camp in camps[1:] for name in camp)
-            elif len(camps) > 1:
-                ties.append((section, round, camps))
-        if not outvoted:
-            targets = _sections(trusted)
-            for section, round, camps in ties:
-                if round == targets[section].round:
-                    said = " against ".join(", ".join(camp) for camp in camps)
-                    return (
-                        frozenset(),
-                        f"as many nodes hold one history of {section} as another after round {round} ({said})",
-                    )
-                outvoted.update(name for camp in camps for name in camp)
-        if not outvoted:
-            return frozenset(known) - frozenset(trusted), ""
-        trusted = {name: answer for name, answer in trusted.items() if name not in outvoted}
-
-
-def _histories(trusted: Mapping[str, Flushed]) -> dict[tuple[str, int], list[list[str]]]:
-    """Who reports the same chain hash, for each round of each section, the largest camp first."""
-    said: dict[tuple[str, int], dict[int, list[str]]] = {}
-    for name, answer in sorted(trusted.items()):
-        for section in answer.sections:
-            said.setdefault((section.name, section.round), {}).setdefault(section.chain, []).append(name)
-    return {where: sorted(chains.values(), key=len, reverse=True) for where, chains in said.items()}
 
 
 def _current(

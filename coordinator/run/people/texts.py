@@ -7,7 +7,8 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
-from ....job.data.tokenizer import Tokenizer, model_ends
+from ....job.data.tokenizer import Tokenizer
+from ....job.data.tokenizer_folder import model_ends
 from ....job.schema import Job
 from ....proto import control_pb2 as pb
 from ....proto.errors import Refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 
 from ....scheduler.plans import Plan
@@ -10,11 +11,23 @@ from ...checkpoints.checkpoints import Checkpoints
 from ...checkpoints.manifest import read_manifest
 from ...membership import signals as s
 from ...membership.resuming.learnt import from_json, unsent_in
-from ...membership.resuming.resume import Rules, planned_nodes
+from ...membership.resuming.resume import planned_nodes
+from ...membership.rules import Rules
 from ...membership.state import State
 from ...observe.status import position_of
+from ...planning.measured import Measured
 from ...store.store import Store
+from ..context import RunContext
 from .stand import reported_in, stand_in
+
+
+def measured_before(context: RunContext) -> Measured:
+    """What earlier coordinators of this run stored about devices and links."""
+    store, now = context.store, context.clock()
+    devices = {row.name: json.loads(row.device or "{}") for row in store.nodes.all()}
+    links = {(source, target): (latency, rate) for source, target, latency, rate in store.links.all()}
+    when = {pair: now - age for pair, age in store.links.ages(time.time()).items()}
+    return Measured(context.job, context.facts, devices, links, when)
 
 
 def restored(rules: Rules, store: Store, checkpoints: Checkpoints) -> State:

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from ....job.data.tokenizer import load_tokenizer
+from ....job.data.tokenizer_folder import load_tokenizer
 from ....job.shared import told
 from ....proto import control_pb2 as pb
 from ....proto.connections import rpc

@@ -6,7 +6,7 @@ from ....job.chosen import every_of
 from ....job.data.facts import Facts
 from ....job.schema import Job
 from ...membership.resuming.handovers import residuals_of
-from ...membership.resuming.resume import Rules
+from ...membership.rules import Rules
 from ...planning.planner import data_bytes, layer_bytes, wanted_nodes
 from .options import Options
 

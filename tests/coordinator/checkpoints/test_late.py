@@ -6,7 +6,7 @@ import pytest
 
 from farflung.coordinator.checkpoints.late import Late, late_in_all
 from farflung.coordinator.membership.faults.keepers import upload_s
-from farflung.coordinator.membership.resuming.resume import Rules
+from farflung.coordinator.membership.rules import Rules
 
 
 def said(late, newest, due, names, until, longest=1200.0, since=0):

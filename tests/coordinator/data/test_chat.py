@@ -12,7 +12,7 @@ from farflung.coordinator.data.chat.chat import tokenise_chat
 from farflung.coordinator.data.chat.packing import packed
 from farflung.coordinator.data.chat.template import Asked, Template, Templates
 from farflung.job.data.marks import FIRST, TRAINED, places_of, tokens_of
-from farflung.job.data.tokenizer import load_tokenizer
+from farflung.job.data.tokenizer_folder import load_tokenizer
 from farflung.job.schema import Job
 from farflung.proto.errors import JobError
 

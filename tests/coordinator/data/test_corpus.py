@@ -14,7 +14,7 @@ from farflung.coordinator.data.artifacts import Artifacts, NoArtifact
 from farflung.coordinator.data.corpus.corpus import held_window, kept_window
 from farflung.coordinator.data.corpus.index import Index, index_tokens
 from farflung.job.data.facts import Profile
-from farflung.job.data.tokenizer import load_tokenizer
+from farflung.job.data.tokenizer_folder import load_tokenizer
 from farflung.job.schema import Job
 from farflung.proto.errors import JobError
 from farflung.proto.messages.pieces import MOST, SMALLEST, piece_size

@@ -15,7 +15,7 @@ import pytest
 from farflung.coordinator.data import data, facts
 from farflung.coordinator.serve.starting.resumed import prepare_or_restore
 from farflung.job.checks.counts import check_samples
-from farflung.job.data.tokenizer import load_tokenizer
+from farflung.job.data.tokenizer_folder import load_tokenizer
 from farflung.job.forward import settled, too_few
 from farflung.job.schema import Job
 from farflung.proto.errors import JobError

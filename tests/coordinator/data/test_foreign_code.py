@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from farflung.job.data.tokenizer import load_tokenizer
+from farflung.job.data.tokenizer_folder import load_tokenizer
 from farflung.proto.errors import JobError
 from farflung.proto.process import python
 
@@ -37,7 +37,7 @@ def test_nobody_is_asked(folder, tmp_path):
     reading, writing = os.pipe()
     os.write(writing, b"y\n" * 10)
     os.close(writing)
-    call = "import sys; from farflung.job.data.tokenizer import load_tokenizer; load_tokenizer(sys.argv[1])"
+    call = "import sys; from farflung.job.data.tokenizer_folder import load_tokenizer; load_tokenizer(sys.argv[1])"
     done = subprocess.run(python.code(call, str(folder)), stdin=reading, capture_output=True, text=True)
     os.close(reading)
     assert done.returncode and "cannot load the tokenizer" in done.stderr and "[y/N]" not in done.stdout + done.stderr

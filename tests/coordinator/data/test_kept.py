@@ -14,7 +14,7 @@ from farflung.coordinator.data import data, facts
 from farflung.coordinator.data.corpus import kept, streams
 from farflung.coordinator.data.corpus.index import Index
 from farflung.coordinator.data.files import documents, places, sources
-from farflung.job.data.tokenizer import load_tokenizer
+from farflung.job.data.tokenizer_folder import load_tokenizer
 from farflung.job.schema import Job
 
 CONTEXT = 16

@@ -12,7 +12,7 @@ from farflung.coordinator.data.mix import tokenise_mix
 from farflung.job.data.facts import Facts
 from farflung.job.data.marks import MARKED, TRAINED, tokens_of
 from farflung.job.data.sampling import Mixture, Position, sample_ids, unfinished
-from farflung.job.data.tokenizer import load_tokenizer
+from farflung.job.data.tokenizer_folder import load_tokenizer
 from farflung.job.files import load_job
 from farflung.job.schema import Job
 from farflung.job.shared import for_nodes

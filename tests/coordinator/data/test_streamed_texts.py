@@ -18,7 +18,7 @@ from farflung.coordinator.data.corpus import streams
 from farflung.coordinator.data.corpus.index import Index
 from farflung.coordinator.data.files import documents
 from farflung.job.data.facts import Profile
-from farflung.job.data.tokenizer import load_tokenizer
+from farflung.job.data.tokenizer_folder import load_tokenizer
 from farflung.job.schema import Job
 from farflung.proto.errors import JobError
 

@@ -15,7 +15,7 @@ from farflung.coordinator.membership.resuming.learnt import (
     to_json,
     unsent_in,
 )
-from farflung.coordinator.membership.resuming.resume import Rules
+from farflung.coordinator.membership.rules import Rules
 from farflung.coordinator.membership.state import State
 from farflung.job.data.sampling import Position, of_runs
 from farflung.proto import control_pb2 as pb

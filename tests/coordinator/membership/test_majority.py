@@ -7,7 +7,8 @@ from membership_script import Script, holding
 
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.faults.majority import beyond, split
-from farflung.coordinator.membership.resuming.resume import Rules, resume
+from farflung.coordinator.membership.resuming.resume import resume
+from farflung.coordinator.membership.rules import Rules
 from farflung.coordinator.membership.state import DONE, FLUSHING, TRAINING
 from farflung.coordinator.planning.claims import MOST, STEPS, Claims
 from farflung.job.data.sampling import Position

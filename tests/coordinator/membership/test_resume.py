@@ -1,6 +1,7 @@
 """Where a view takes up: gradient and delta mode, holders, redo, dissent, checkpoints."""
 
-from farflung.coordinator.membership.resuming.resume import Rules, fresh_layers, resume
+from farflung.coordinator.membership.resuming.resume import fresh_layers, resume
+from farflung.coordinator.membership.rules import Rules
 from farflung.coordinator.membership.signals import Announcement, Flushed, Member, Section
 from farflung.job.data.sampling import Position, assign, sample_ids
 from farflung.scheduler.plans import Plan

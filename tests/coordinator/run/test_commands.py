@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from farflung.coordinator.membership.machine import Membership
-from farflung.coordinator.membership.resuming.resume import Rules
+from farflung.coordinator.membership.rules import Rules
 from farflung.coordinator.membership.state import State
 from farflung.coordinator.observe.status import read_status
 from farflung.coordinator.run.people.commands import Command, CommandHandler, held_in, standing

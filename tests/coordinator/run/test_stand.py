@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
-from farflung.coordinator.membership.resuming.resume import Rules, resume
+from farflung.coordinator.membership.resuming.resume import resume
+from farflung.coordinator.membership.rules import Rules
 from farflung.coordinator.membership.signals import Announcement, Flushed, Member, Section
 from farflung.coordinator.run.restart.restored import restored
 from farflung.coordinator.run.restart.stand import reported_in, reported_text, stand_in, with_stand

@@ -7,7 +7,8 @@ import pytest
 
 from farflung.coordinator.run.people.texts import CONTEXT, LONGEST_LETTER, Text, check_wanted, ends_of
 from farflung.coordinator.trust.links import issue
-from farflung.job.data.tokenizer import Bytes, load_tokenizer
+from farflung.job.data.tokenizer import Bytes
+from farflung.job.data.tokenizer_folder import load_tokenizer
 from farflung.job.schema import Job
 from farflung.node.generation.byte_tokenizer import write_byte_tokenizer
 from farflung.proto import control_pb2 as pb

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.membership.resuming.resume import Rules
+from farflung.coordinator.membership.rules import Rules
 from farflung.coordinator.membership.state import FLUSHING, TRAINING, State
 from farflung.coordinator.run.effects.performing import PERFORMERS
 from farflung.coordinator.run.effects.undone import AGAIN_S, Undone

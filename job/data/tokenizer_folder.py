@@ -1,0 +1,167 @@
+"""Which files make a tokenizer folder, how it is loaded, and which token ends a document.
+
+A folder without ``tokenizer.json`` (slow tokenizers: vocab.json and merges.txt, sentencepiece) is converted once by
+transformers in a process of its own (``python -m farflung.job.data.tokenizer_folder FOLDER OUT``), so that the
+coordinator never loads transformers' models or torch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ...proto.errors import JobError
+from ...proto.process import python
+from ..model_folder.lfs import HINT, pointer_at
+from .tokenizer import Bytes, Folder, Tokenizer
+
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "chat_template.jinja",
+)
+"""Files of a tokenizer folder that belong to the tokenizer, and not to the model beside it."""
+
+VOCABULARIES = (
+    ("tokenizer.json",),
+    ("vocab.json", "merges.txt"),
+    ("vocab.txt",),
+    ("tokenizer.model",),
+    ("spiece.model",),
+)
+"""Files that hold a vocabulary: a folder with all of one row has a tokenizer, whatever else is in it or is not."""
+
+CLASS_ENDS = {
+    "GPT2Tokenizer": "<|endoftext|>",
+    "GPTNeoXTokenizer": "<|endoftext|>",
+    "Qwen2Tokenizer": "<|endoftext|>",
+    "LlamaTokenizer": "</s>",
+    "CodeLlamaTokenizer": "</s>",
+    "T5Tokenizer": "</s>",
+    "GemmaTokenizer": "<eos>",
+}
+"""What ends a text where a folder names nothing but one of transformers' classes, without its ``Fast``."""
+
+_CONVERT_TIMEOUT = 300
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """The files of the tokenizer in a folder; none where it has no vocabulary."""
+    if not any(all((folder / name).is_file() for name in row) for row in VOCABULARIES):
+        return []
+    return [folder / name for name in FILES if (folder / name).is_file()]
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of ``data.tokenizer``. JobError when the folder has none that can be loaded."""
+    if name == "bytes":
+        return Bytes()
+    folder = Path(name)
+    if not folder.is_dir():
+        raise JobError(f'data.tokenizer: {name} is no folder; allowed: "bytes" or a folder')
+    if not tokenizer_files(folder):
+        hint = 'give a folder with tokenizer.json (tokenizer.save_pretrained writes one), or tokenizer = "bytes"'
+        raise JobError(f"data.tokenizer: the folder {name} has no tokenizer", hint)
+    try:
+        for path in tokenizer_files(folder):
+            if pointer_at(path):
+                raise JobError(f"data.tokenizer: {path} is a Git LFS pointer, not the file itself", HINT)
+        if (folder / "tokenizer.json").exists():
+            return _open(folder, folder)
+        with tempfile.TemporaryDirectory() as made:
+            _convert_apart(folder, Path(made))
+            return _open(Path(made), folder)
+    except JobError:
+        raise
+    except Exception as error:  # the Rust library raises plain Exception
+        raise JobError(f"data.tokenizer: cannot load the tokenizer in {name}: {error}") from None
+
+
+def _open(made: Path, folder: Path) -> Folder:
+    """MADE/tokenizer.json, with the end-of-text token that the files beside it name, or else those of ``folder``."""
+    from tokenizers import Tokenizer as Rust
+
+    rust = Rust.from_file(str(made / "tokenizer.json"))
+    return Folder(rust, _end_of(rust, made, folder))
+
+
+def _end_of(rust: Any, made: Path, folder: Path) -> int | None:
+    """The token that ends a document: the tokenizer's own word, the model's ``eos_token_id``, the default of the class
+    that the tokenizer names, or the one special token that can mean nothing else."""
+    words: list[str] = []
+    for file in ("tokenizer_config.json", "special_tokens_map.json"):
+        word = _json(made / file).get("eos_token")
+        word = word.get("content") if isinstance(word, dict) else word
+        words += [word] if isinstance(word, str) else []
+    for word in words:
+        if (found := rust.token_to_id(word)) is not None:
+            return int(found)
+    for token in (token for file in _CONFIGS for token in _ends(folder / file)):
+        if rust.id_to_token(token) is not None:
+            return token
+    kind = str(_json(made / "tokenizer_config.json").get("tokenizer_class", "")).removesuffix("Fast")
+    if kind in CLASS_ENDS and (found := rust.token_to_id(CLASS_ENDS[kind])) is not None:
+        return int(found)
+    special = {one.content: token for token, one in rust.get_added_tokens_decoder().items() if one.special}
+    known = [special[word] for word in dict.fromkeys(CLASS_ENDS.values()) if word in special]
+    return int(known[0]) if len(known) == 1 else None
+
+
+def model_ends(folder: Path) -> list[int]:
+    """The tokens that end a text of a model folder, as transformers has it: generation_config.json's where there is
+    one, or else config.json's."""
+    first = next((file for file in _CONFIGS if (folder / file).is_file()), None)
+    return _ends(folder / first) if first else []
+
+
+_CONFIGS = ("generation_config.json", "config.json")
+
+
+def _ends(path: Path) -> list[int]:
+    end = _json(path).get("eos_token_id")
+    return [] if end is None else [int(one) for one in (end if isinstance(end, list) else [end])]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is no such file. ValueError: it is none."""
+    found = json.loads(path.read_text(encoding="utf-8-sig")) if path.is_file() else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _convert_apart(folder: Path, out: Path) -> None:
+    sentences = next((name for name in ("tokenizer.model", "spiece.model") if (folder / name).is_file()), None)
+    if sentences and importlib.util.find_spec("sentencepiece") is None:
+        raise JobError(
+            f"data.tokenizer: reading {folder / sentences} needs the package sentencepiece",
+            "pip install sentencepiece protobuf; or save a tokenizer.json beside it with "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) where these are installed",
+        )
+    command = python.module("farflung.job.data.tokenizer_folder", str(folder), str(out))
+    nobody = subprocess.DEVNULL  # transformers asks there whether to run code of the folder
+    done = subprocess.run(command, stdin=nobody, capture_output=True, text=True, timeout=_CONVERT_TIMEOUT, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise JobError(f"data.tokenizer: transformers cannot load the tokenizer in {folder}: {last}")
+
+
+def _convert(folder: str, out: str) -> None:
+    from transformers import AutoTokenizer
+
+    made = AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True, trust_remote_code=False)
+    made.save_pretrained(out)
+
+
+if __name__ == "__main__":
+    _convert(sys.argv[1], sys.argv[2])
