@@ -118,6 +118,7 @@ _EXAMPLES = {
     "pretrained": '"folder"',
     "build": '"package.module:function"',
     "tie": "true",
+    "subspace": "64",
     "router_loss": "0.001",
     "lora": "{ rank = 8, alpha = 16 }",
     "text": '["data/*.txt"]',

@@ -9,6 +9,7 @@ from ...proto.errors import JobError
 from ..model_folder.config import block_count, pretrained_config
 from ..schema import Job
 from ..sentences import Mistake, allowed
+from ..tables.model import SUBSPACE_FAMILIES
 
 
 def model_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
@@ -21,7 +22,7 @@ def model_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
         return
     shape = [
         name
-        for name in ("layers", "width", "heads", "vocabulary", "kv_heads", "tie")
+        for name in ("layers", "width", "heads", "vocabulary", "kv_heads", "tie", "subspace")
         if getattr(model, name) is not None
     ]
     if given != ["family"] and shape:
@@ -40,6 +41,8 @@ def model_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
             )
         if model.kv_heads and model.family in ("gpt2", "gpt_neox"):
             yield ("model", "kv_heads"), f"model.kv_heads has no meaning in the family {model.family}; leave it out"
+    if model.subspace is not None:
+        yield from subspace_mistakes(job)
     if model.dropout and given[0] in ("build", "parameters"):
         sentence = f"model.dropout = {model.dropout} is for language models"
         yield ("model", "dropout"), f"{sentence}; a model of your own has nn.Dropout where it wants it: leave it out"
@@ -59,6 +62,25 @@ def model_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
     if stages != "auto" and layers and stages > layers + 2:
         sentence = f"parallel.stages = {stages} is more than the model's {layers + 2} layers"
         yield ("parallel", "stages"), f"{sentence} (embedding, {layers} blocks, head)"
+
+
+def subspace_mistakes(job: Job) -> Iterator[Mistake]:
+    """What does not go with stages that hand on a part of the hidden state."""
+    model, key = job.model, ("model", "subspace")
+    sentence = f"model.subspace = {model.subspace}"
+    if model.family not in SUBSPACE_FAMILIES:
+        yield (
+            key,
+            f"{sentence} is for models that begin with random weights; allowed with family = "
+            f"{', '.join(SUBSPACE_FAMILIES)}",
+        )
+    if model.width and model.subspace is not None and model.subspace >= model.width:
+        yield key, f"{sentence} is not less than model.width = {model.width}; leave it out to hand on everything"
+    if model.tie:
+        yield ("model", "tie"), f"model.tie = true does not go with {sentence}: most of the embedding is fixed"
+    if model.dropout:
+        why = "each stage makes what is fixed again, and knows no mask of it"
+        yield ("model", "dropout"), f"model.dropout = {model.dropout} does not go with {sentence}: {why}; allowed: 0"
 
 
 def pretrained_mistakes(folder: str) -> Iterator[Mistake]:

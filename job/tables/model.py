@@ -10,6 +10,9 @@ from .kinds import Code, Count, Table, choice, listed
 
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "smollm3", "granite", "phi3", "gpt_neox")
 
+SUBSPACE_FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "gpt_neox")
+"""Those whose blocks add to the hidden state what a matrix gives, as it is."""
+
 
 class Lora(Table):
     """``[model.lora]``: small matrices beside some of a pretrained model's train; nothing else does, or travels."""
@@ -55,6 +58,10 @@ class Model(Table):
     )
     tie: bool | None = Field(default=None, description="true or false (default: the family's own)")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="a number from 0 to less than 1")
+    subspace: Count | None = Field(
+        default=None,
+        description="with family: how many of the width coordinates blocks write, and stages hand on (default: all)",
+    )
     router_loss: float | None = Field(
         default=None,
         ge=0,

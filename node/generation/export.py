@@ -197,9 +197,13 @@ def _write_fresh(definition: LanguageModel, tensors: Mapping[str, Read], folder:
     stored.pop("dtype", None)  # its name since transformers 5, which reads the old one too
     (folder / CONFIG).write_text(json.dumps({**stored, "torch_dtype": "float32"}, indent=2), encoding="utf-8")
     transformers.GenerationConfig.from_model_config(config).save_pretrained(folder)
+
+    def written(name: str) -> Tensor:
+        return definition.exported(name, tensors[name]())
+
     groups: list[list[str]] = [[]]
     size = 0
-    for name, shape in definition.shapes.items():
+    for name, shape in definition.stored.items():
         bytes_ = 4 * torch.Size(shape).numel()
         if size + bytes_ > LARGEST_FILE and groups[-1]:
             groups.append([])
@@ -207,14 +211,14 @@ def _write_fresh(definition: LanguageModel, tensors: Mapping[str, Read], folder:
         groups[-1].append(name)
         size += bytes_
     if len(groups) == 1:
-        _save({name: tensors[name]() for name in groups[0]}, folder / SINGLE)
+        _save({name: written(name) for name in groups[0]}, folder / SINGLE)
         return
     file_of = {}
     for number, names in enumerate(groups, 1):
         file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        _save({name: tensors[name]() for name in names}, folder / file)
+        _save({name: written(name) for name in names}, folder / file)
         file_of.update(dict.fromkeys(names, file))
-    total = sum(4 * torch.Size(shape).numel() for shape in definition.shapes.values())
+    total = sum(4 * torch.Size(shape).numel() for shape in definition.stored.values())
     index = {"metadata": {"total_size": total}, "weight_map": file_of}
     (folder / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
 

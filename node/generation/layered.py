@@ -34,7 +34,7 @@ def tokens_by_layers(checkpoint: Checkpoint, prompt: list[int], seed: int, tempe
             start = window_start(start, len(tokens), definition.longest)
             values = torch.tensor([tokens[start:]])
             for layer in range(len(definition.layers)):
-                values = _layer(definition, layer, read, values)
+                values = _layer(definition, layer, read, (values, torch.tensor([tokens[start:]])))
             try:
                 tokens.append(next_token(values[0, -1], temperature, generator))
             except ValueError as error:
@@ -44,10 +44,14 @@ def tokens_by_layers(checkpoint: Checkpoint, prompt: list[int], seed: int, tempe
             yield tokens[-1]
 
 
-def _layer(definition: LanguageModel, layer: int, read: Callable[[str], Tensor], inputs: Tensor) -> Tensor:
+def _layer(
+    definition: LanguageModel, layer: int, read: Callable[[str], Tensor], given: tuple[Tensor, Tensor]
+) -> Tensor:
+    inputs, tokens = given
     stage = definition.build(layer, layer).eval()
     for name, parameter in stage.named_parameters():
         parameter.data = read(name)
+    stage.tokens = tokens
     output: Tensor = stage(inputs)
     return output
 

@@ -48,6 +48,8 @@ class ModelDefinition(ABC):
     starts_from_folder = True
     """Whether training begins with a model folder's values of ``shapes``, where the job has one."""
     family: str
+    needs_tokens = False
+    """Whether every stage has to know the tokens of its microbatch, not the first and the last alone."""
     drops = False
     """Whether layers drop elements while they train: passes then need a `dropout.Draw`."""
 
@@ -191,6 +193,10 @@ class LanguageModel(ModelDefinition):
             module = (model or self.skeleton).get_submodule(path)
             found += [(f"{known}.{name}", one) for name, one in module.named_parameters(recurse=False)]
         return found
+
+    def exported(self, name: str, values: Tensor) -> Tensor:
+        """The parameter ``name`` as the family's own class has it, of its ``values`` in a checkpoint."""
+        return values
 
     def inner(self, name: str) -> str:
         """What the class itself calls a parameter: the head's name may differ from that in files."""

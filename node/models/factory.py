@@ -11,6 +11,7 @@ from .builds import sequential_model
 from .decoders.families import fresh_config, stored_config
 from .definition import LanguageModel, ModelDefinition
 from .lora import LoraModel
+from .subspace import SubspaceModel
 from .weights.fetch import Fetch
 from .weights.pretrained import read_config
 
@@ -48,7 +49,11 @@ def model_of(
     if job.model.vocabulary is not None:
         _check_vocabulary(vocabulary, job.model.vocabulary, "under [model]")
         vocabulary = job.model.vocabulary
-    return LanguageModel(fresh_config(job.model, vocabulary, context), job.train.recompute is True)
+    recompute = job.train.recompute is True
+    if job.model.subspace is not None:
+        config = fresh_config(job.model.model_copy(update={"tie": False}), vocabulary, context)
+        return SubspaceModel(config, job.model.subspace, job.run.seed, recompute)
+    return LanguageModel(fresh_config(job.model, vocabulary, context), recompute)
 
 
 def _check_vocabulary(tokens: int | None, rows: int, where: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,8 @@ class StageModel(nn.Module, ABC):
         self.is_first = first == 0
         self.is_last = last == count - 1
         self.recompute = recompute
+        self.tokens: Tensor | None = None
+        """Before a pass of a stage whose definition ``needs_tokens``: the ids of its microbatch, int64 [b, t]."""
         self.draw: Draw | None = None
         """Before a pass that trains layers with dropout: what their masks come from."""
 
@@ -84,6 +86,16 @@ class StageModel(nn.Module, ABC):
         if self.draw is None or not self.training or not torch.is_grad_enabled():
             return None
         return self.draw
+
+
+class Border(Protocol):
+    """How less than the hidden state crosses the border between stages (subspace.py)."""
+
+    def shrunk(self, hidden: Tensor) -> Tensor:
+        """What goes to the stage after, of the hidden state [b, t, d]."""
+
+    def grown(self, received: Tensor, tokens: Tensor, places: Tensor | None) -> Tensor:
+        """The hidden state [b, t, d], of what came from the stage before."""
 
 
 class Pass:
@@ -154,6 +166,8 @@ class LanguageStage(StageModel):
             attach(self, name, parameter)
         # A tuple hides the modules from torch: they are registered once, under their full names, above.
         self._trunk = (trunk,)
+        self.border: Border | None = None
+        """What shrinks the hidden state that is handed on; None: it goes as it is."""
         self.inner = tuple(block for _, block in blocks)
         self.around = tuple(trunk.model.modules())
 
@@ -174,11 +188,21 @@ class LanguageStage(StageModel):
         if self._drops and draw is None and self.training and torch.is_grad_enabled() and kind != "meta":
             raise RuntimeError("a pass of layers with dropout has no draw")
         outside = KeyedDropout(draw, 0) if draw is not None else nullcontext()
+        if self.border is not None and not self.is_first:
+            assert self.tokens is not None
+            inputs = self.border.grown(inputs, self.tokens, places)
         with torch.autocast(kind, torch.bfloat16) if needed else nullcontext(), outside:
             output = self._trunk[0](inputs, self._run if draw is None else self._keyed(draw), **keywords)
         if self._routers[0] is not None and self.training and torch.is_grad_enabled():
             self.balance = self._routers[0].loss()
-        return output if self.is_last else output.float()
+        if self.is_last:
+            return output
+        return (output if self.border is None else self.border.shrunk(output)).float()
+
+    def outside(self, path: str) -> nn.Module:
+        """A module outside of the blocks, as this stage computes it."""
+        module: nn.Module = self._trunk[0].model.get_submodule(path)
+        return module
 
     def _keyed(self, draw: Draw) -> Callable[..., Tensor]:
         """Computes blocks with the masks of their numbers."""

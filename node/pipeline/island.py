@@ -144,6 +144,11 @@ class Island:
 
     def take_up(self, job: Job, facts: Facts, fetch: Fetch, allow_code: Sequence[str]) -> None:
         """What the run trains."""
+        if job.model.subspace is not None:
+            raise FarflungError(
+                "model.subspace does not run on several devices of one node yet",
+                hint="join with each device as a node of its own: --device cuda:0, --device cuda:1, ...",
+            )
         self._definition = model_of(job, facts, fetch, allow_code) if job.parallel.inside == "fsdp" else None
         self.shards = None
         config = fetch(PREFIX + CONFIG).decode() if job.model.pretrained is not None else ""

@@ -66,6 +66,7 @@ class StageRunner:
         self._drops = context.definition.drops
         self._packed = context.facts.packed or context.facts.sets_packed
         """Samples have several documents, and every stage has to know where they begin."""
+        self._needs_tokens = context.definition.needs_tokens
 
     def step(self, step: int, microbatches: Sequence[list[int]], scale: float) -> Tally:
         """Forward and backward of every microbatch (lists of sample ids); gradients of ``scale`` times the loss sum
@@ -157,11 +158,13 @@ class StageRunner:
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """(inputs, targets, places) of a microbatch, as far as this stage needs them."""
         places = None
-        if chunk.model.is_first or chunk.model.is_last or self._packed:
+        if chunk.model.is_first or chunk.model.is_last or self._packed or self._needs_tokens:
             tokens, targets, places = self._data().placed(samples)
             places = None if places is None else onto(places, self._device)
         else:
             tokens = targets = torch.empty(0)
+        if self._needs_tokens:
+            chunk.model.tokens = onto(tokens, self._device)
         if chunk.model.is_last:
             tally.tokens += chunk.model.target_count(targets)  # here, where no device is asked
             tally.samples += len(targets)

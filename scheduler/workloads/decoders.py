@@ -36,6 +36,7 @@ class Shape:
     head_width: of each head, None for width / heads. positions: learned ones, None for as many as the context. biases:
     whether queries, keys and values of a llama have some (Qwen2). experts: of each block, each with an MLP of width
     ``inner``, of which a token is sent to ``experts_used``; shared_inner: the width of one that all tokens take.
+    subspace: how many coordinates blocks write and hand on, None for all.
     """
 
     family: str
@@ -53,11 +54,12 @@ class Shape:
     experts: int = 1
     experts_used: int = 1
     shared_inner: int = 0
+    subspace: int | None = None
 
     @property
     def tied(self) -> bool:
         """Whether embedding and head share their matrix."""
-        return self.tie if self.tie is not None else self.family == "gpt2"
+        return self.subspace is None and (self.tie if self.tie is not None else self.family == "gpt2")
 
     @property
     def inner_width(self) -> int:
@@ -112,6 +114,11 @@ def decoder_layers(shape: Shape, precision: str = "fp32") -> tuple[Layer, ...]:
     block_flops = 2.0 * context * (parameters - resting) + 4.0 * context * context * width
     stored = round(context * (kept + shape.heads + 2))
     beside = 2 * context * inner // part  # gradients of the MLP's widest values
+    if shape.subspace is not None:  # of embedding and blocks, what is never written is no parameter
+        less = (width - shape.subspace) * (query + shape.experts * shape.inner_width + (0 if gated else 2))
+        embedding = embedding // width * shape.subspace
+        parameters, matrices, boundary = parameters - less, matrices - less, context * shape.subspace
+        block_flops -= 2.0 * context * less
     block = (parameters, block_flops, boundary, stored, 0, matrices // 2 * copied, beside)
     return (
         Layer("embedding", embedding, 2.0 * boundary, boundary, 2 * context),
@@ -234,4 +241,5 @@ def shape_of(content: Mapping[str, Any], context: int | None = None, vocabulary:
         experts=experts,
         experts_used=min(experts, size(1, "num_experts_per_tok")),
         shared_inner=shared,
+        subspace=content.get("subspace") or None,
     )

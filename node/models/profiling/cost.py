@@ -29,6 +29,7 @@ from ..decoders.families import DEFAULT_CONTEXT
 from ..definition import LanguageModel
 from ..factory import model_of
 from ..lora import LoraModel
+from ..subspace import SubspaceModel
 from ..weights.pretrained import check, weights_of
 from .kept import Kept
 from .measured import Cost, measure
@@ -92,9 +93,12 @@ def language_layers(definition: LanguageModel, context: int, precision: str = "f
     """
     if isinstance(definition, LoraModel):
         return _lora_layers(definition, context, precision)
-    width = int(definition.config.hidden_size)
+    width = handed_on = int(definition.config.hidden_size)
     last = len(definition.layers) - 1
-    counted = counted_layers(definition, context, precision)
+    plain = definition
+    if isinstance(definition, SubspaceModel):  # keeps for its backward pass about what the whole hidden state needs
+        plain, handed_on = LanguageModel(definition.config), definition.rank
+    counted = counted_layers(plain, context, precision)
     logits = 2 * context * int(definition.config.vocab_size)  # and their gradient
     profiles = []
     for layer, name in enumerate(definition.layers):
@@ -113,7 +117,7 @@ def language_layers(definition: LanguageModel, context: int, precision: str = "f
                 parameters=weights,
                 frozen=sum(math.prod(definition.frozen[each]) for each in definition.frozen_names[layer]),
                 flops_per_sample=3 * forward,
-                activation_elements_per_sample=context * width if layer < last else 0,
+                activation_elements_per_sample=context * handed_on if layer < last else 0,
                 stored_elements_per_sample=one.stored,
                 copied_elements=one.copies,
                 working_elements_per_sample=one.working if isinstance(one, Layer) else logits * (layer == last),

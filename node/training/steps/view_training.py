@@ -133,7 +133,7 @@ class ViewTraining:
         view, clock, island = self.view, self.context.clock, self.resources.island
         share = self._share(step)
         ends = any(chunk.model.is_first or chunk.model.is_last for chunk in self.chunks)
-        if self.resources.own is None and (ends or self.context.facts.packed):
+        if self.resources.own is None and (ends or self.context.facts.packed or self.context.definition.needs_tokens):
             self.resources.data().ahead(share + (self._share(step + 1) if step < view.last_step else []))
         microbatches = [share[i : i + self.size] for i in range(0, len(share), self.size)]
         scale = 1.0
