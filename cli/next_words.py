@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +19,14 @@ def fresh(parent: Path, name: str) -> Path:
     return folder
 
 
-def following(state: str, model: Model, here: Path | None = None) -> str:
+def following(state: str, model: Model, here: Path | None = None, task: str = "language") -> str:
     """What to type when a run of the coordinator here is done. ``here``: where it is typed, the working folder."""
     out = fresh(here or Path(), "adapter" if model.lora is not None else "model").name
     export = f"next: farflung export {state} {out}"
     if model.build is not None or model.parameters is not None:
         return f"{export} writes the weights, for load_state_dict"
+    if task == "classification":
+        return f"{export} writes the classifier, for transformers"
     generate = f'farflung generate {state} "Once upon a time"'
     if model.lora is not None:
         return f"{export} writes the adapter, with --merge the whole model; or {generate}"
@@ -36,6 +39,9 @@ def load_line(folder: Path) -> str:
         load = f"peft.PeftModel.from_pretrained(base, {str(folder)!r}), base being the model that was tuned"
         return f"{load}; farflung export --merge writes the whole model instead of the adapter"
     if (folder / "config.json").is_file():
-        return f"transformers.AutoModelForCausalLM.from_pretrained({str(folder)!r})"
+        kinds = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or [""]
+        classifies = str(kinds[0]).endswith("ForSequenceClassification")
+        auto = "AutoModelForSequenceClassification" if classifies else "AutoModelForCausalLM"
+        return f"transformers.{auto}.from_pretrained({str(folder)!r})"
     weights = str(folder / "model.safetensors")
     return f"model.load_state_dict(safetensors.torch.load_file({weights!r}), strict=False)"

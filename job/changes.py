@@ -33,6 +33,7 @@ _RESUMABLE = {
     ("train", "decay"),
     ("train", "cooldown_steps"),
     ("train", "eval_every"),
+    ("train", "eval_epochs"),
     ("parallel", "min_nodes"),
     ("checkpoint", "every"),
     ("checkpoint", "keep"),
@@ -42,9 +43,13 @@ _RESUMABLE = {
 }
 
 
-_SETTABLE = sorted(
-    ".".join(key) for key in _RESUMABLE - {("parallel", "min_nodes"), ("eval", "command"), ("eval", "command_every")}
-)
+_NOT_WHILE_IT_RUNS = {
+    ("parallel", "min_nodes"),
+    ("train", "eval_epochs"),
+    ("eval", "command"),
+    ("eval", "command_every"),
+}
+_SETTABLE = sorted(".".join(key) for key in _RESUMABLE - _NOT_WHILE_IT_RUNS)
 
 
 _FILES = {("data", name) for name in (*SOURCES, "validation", "tokenizer", "mix")}

@@ -50,6 +50,10 @@ _ADAFACTOR = (
 class Train(Table):
     """``[train]``: batch, optimiser and its schedule. ``clip = 0``: no clipping; ``eval_every = 0``: at the end."""
 
+    task: Annotated[Literal["language", "classification"], choice("language", "classification")] = Field(
+        default="language",
+        description="language, classification: what is learnt: the next token, or a text's class (data.labelled)",
+    )
     batch: Count = Field(default=32, description="a whole number of samples a step, over all pipelines")
     microbatch: Annotated[int, Field(ge=0)] = Field(
         default=0, description="a divisor of batch (default: the largest one up to 4)"
@@ -105,6 +109,9 @@ class Train(Table):
         default=False, description="true or false: layers through torch.compile; the first step takes longer"
     )
     eval_every: int = Field(default=50, ge=0, description="a whole number of steps; 0: only at the end")
+    eval_epochs: int = Field(
+        default=0, ge=0, description="a whole number of passes over the data, in place of eval_every; 0: eval_every"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -44,5 +44,5 @@ def run(
         return INTERRUPTED
     if status == 0:
         with contextlib.suppress(OSError):  # the run is done all the same
-            output.say(following(view.story.state, read.model))
+            output.say(following(view.story.state, read.model, task=read.train.task))
     return status

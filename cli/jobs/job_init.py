@@ -127,6 +127,9 @@ _EXAMPLES = {
     "webdataset": '["shards/*.tar"]',
     "tokens": '["data/*.bin"]',
     "chat": '["chats/*.jsonl"]',
+    "labelled": '["reviews/*.csv"]',
+    "pair": '"question"',
+    "classes": '["no", "yes"]',
     "command": '"lm_eval --model hf --model_args pretrained={model} --tasks hellaswag --output_path {folder}"',
     "mix": '[{ weight = 3, text = ["a/*.txt"] }, { weight = 1, jsonl = ["b/*.jsonl"] }]',
 }

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...job.data.tokenizer import Located, Tokenizer
+from ...job.data.tokenizer import Classified, Located, Tokenizer
 from ...proto.errors import JobError
 from ...proto.process.progress import Tell
 
@@ -66,6 +66,13 @@ class Counted:
 
     def located(self, texts: Sequence[str]) -> list[Located]:
         return self._of.located(texts)
+
+    def classified(self, texts: Sequence[tuple[str, str | None]], most: int) -> list[Classified]:
+        return self._of.classified(texts, most)
+
+    @property
+    def padding(self) -> int:
+        return self._of.padding
 
     @property
     def added(self) -> Collection[int]:

@@ -15,12 +15,13 @@ from ...job.schema import Job
 from ...proto.errors import JobError
 from ...proto.process.files import file_digest
 from ...proto.process.progress import Tell
-from .chat.chat import tokenise_chat
 from .chat.template import find_template
 from .corpus.index import SUFFIX, VERSION
-from .data import TokenFile, counts_path, tokenise
+from .data import TokenFile, counts_path
 from .files.sources import Source, text_files
+from .labelled import labelled_about
 from .made import Made
+from .making import maker_of
 from .mix import join
 
 FOLDER = "eval"
@@ -59,7 +60,7 @@ def tokenise_sets(job: Job, tokenizer: Tokenizer, context: int, folder: Path, te
     room = min(int(job.data.cache_gb * 1e9), shutil.disk_usage(folder).free // 3)
     parts: list[TokenFile] = []
     for one, alone in zip(job.eval.sets, job.eval.parts(job.data), strict=True):
-        make = tokenise_chat if alone.chat else tokenise
+        make = maker_of(alone)
         try:
             part = make(job.model_copy(update={"data": alone}), tokenizer, context, folder, tell, room)
         except JobError as error:
@@ -96,5 +97,7 @@ def _made(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell
         template = None if job.data.tokenizer == "bytes" else find_template(Path(job.data.tokenizer))
         about |= {"data.turns": job.data.turns, "data.pack": str(job.data.pack)}
         about["chat template"] = template.identity if template else ""
+    if any(one.labelled for one in parts):
+        about |= labelled_about(job)
     sources = [one for part in parts for one in (Source("", None, "a set"), *text_files(*part.source()))]
     return Made(folder, about, sources, tell)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from ...job.checks.counts import check_facts, check_samples
 from ...job.data.facts import Facts, Profile
+from ...job.data.labelled import LAYOUT
 from ...job.data.marks import MARKED
 from ...job.data.sampling import ORDER
 from ...job.data.tokenizer import Tokenizer
@@ -28,14 +29,15 @@ from ...proto.errors import JobError, RunFailed
 from ...proto.process import python
 from ...proto.process.files import file_digest
 from ...proto.process.progress import Tell, silent
-from .chat.chat import tokenise_chat
 from .chat.template import find_template
 from .corpus.index import SUFFIX, VERSION, Index, index_tokens
-from .data import TokenFile, counts_path, model_sizes, token_dtype, tokenise
+from .data import TokenFile, counts_path, model_sizes, token_dtype
 from .eval_sets import TOKENS as EVAL_TOKENS
 from .eval_sets import digests_of, eval_files, eval_sets
 from .files.sources import Source, text_files
+from .labelled import labelled_about
 from .made import Made
+from .making import maker_of
 from .mix import tokenise_mix
 
 PROFILE_COMMAND = tuple(python.module("farflung.node.models.profiling.cost"))
@@ -107,6 +109,7 @@ async def prepare(
         sets=[(one.name, count) for one, count in zip(job.eval.sets, sets.sets, strict=True)] if sets else [],
         sets_dtype=sets.dtype if sets else "",
         sets_packed=sets is not None and sets.packed,
+        layout=LAYOUT if job.train.task == "classification" else "",
     )
     check_facts(job, facts)
     return Prepared(facts, files)
@@ -259,6 +262,8 @@ def _made(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell
         template = None if job.data.tokenizer == "bytes" else find_template(Path(job.data.tokenizer))
         about |= {"data.turns": job.data.turns, "data.pack": str(job.data.pack)}
         about["chat template"] = template.identity if template else ""
+    if any(one.labelled for one in each):
+        about |= labelled_about(job)
     sources = [source for one in each for source in text_files(*one.source())]
     sources += [Source("", None, "held out"), *text_files(each[0].source()[0], held_out)]
     return Made(folder, about, sources, tell)
@@ -273,8 +278,7 @@ def _tokens(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Te
     room = min(int(job.data.cache_gb * 1e9), (shutil.disk_usage(folder).free + begun) // 3)
     if job.data.mix:
         return tokenise_mix(job, tokenizer, context, folder, tell, room)
-    make = tokenise_chat if job.data.chat else tokenise
-    return make(job, tokenizer, context, folder, tell, room)
+    return maker_of(job.data)(job, tokenizer, context, folder, tell, room)
 
 
 def _model_files(job: Job) -> dict[str, Path]:

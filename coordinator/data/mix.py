@@ -21,9 +21,9 @@ from ...job.data.tokenizer import Tokenizer
 from ...job.schema import Job
 from ...proto.errors import JobError
 from ...proto.process.progress import Tell
-from .chat.chat import tokenise_chat
 from .corpus.index import SUFFIX
-from .data import TokenFile, counts_path, tokenise, write_rows
+from .data import TokenFile, counts_path, write_rows
+from .making import maker_of
 
 _BLOCK = 4096  # rows handed on at once
 
@@ -32,7 +32,7 @@ def tokenise_mix(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tel
     """Read every source of ``data.mix``, write FOLDER/<sha256> of all rows. JobError: what is wrong with a source."""
     parts: list[TokenFile] = []
     for number, alone in enumerate(job.data.parts(), 1):
-        make = tokenise_chat if alone.chat else tokenise
+        make = maker_of(alone)
         part = make(job.model_copy(update={"data": alone}), tokenizer, context, folder, tell, room)
         if part.path.suffix == SUFFIX:
             raise JobError(

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 
 from ...job.forward import settled, too_few
+from ...job.passes import evaluated_by_steps
 from ...job.schema import Job
 from ...proto.connections import rpc
 from ...proto.connections.door import Door
@@ -143,7 +144,7 @@ async def _begin(start: Start, footing: Footing, ahead: Prepared | None, stack: 
     store.put("facts", facts.model_dump_json())
     if job.data.where != "node" and (few := too_few(job, facts.samples)):
         remarks.hear(events.event("warning", message=few, node=""))
-    job, chosen = settled(job, facts.samples, facts.steps)
+    job, chosen = settled(evaluated_by_steps(job, facts.samples), facts.samples, facts.steps)
     if chosen:
         footing.emit(events.event("notice", message=chosen, node=""))
     found = await unless(start.stop, in_thread(find_checkpoints, job, start.state, store, facts))

@@ -43,6 +43,7 @@ def data_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
         if job.model.build and job.model.context is None:
             yield ("model",), "model.context is missing: text for model.build is cut into samples of that many tokens"
     yield from _chat_mistakes(job)
+    yield from _labelled_mistakes(job)
     if data.where == "node":
         if job.run.steps is None:
             yield ("run", "epochs"), 'data.where = "node" needs run.steps: nobody knows how much data the nodes have'
@@ -87,6 +88,28 @@ def _chat_mistakes(job: Job) -> Iterator[Mistake]:
     if data.where == "node":
         sentence = "not yet: data.chat with where = 'node': how many tokens of the others' samples train, nobody knows"
         yield ("data", "where"), sentence
+
+
+def _labelled_mistakes(job: Job) -> Iterator[Mistake]:
+    """What does not go with texts that have a class, and what means nothing without them."""
+    data, task = job.data, job.train.task
+    each = [*(data.mix or (data,)), *job.eval.sets]
+    if task != "classification":
+        if any(one.labelled for one in each):
+            sentence = "data.labelled has a class for each text"
+            yield ("train", "task"), f'{sentence}; write task = "classification" under [train]'
+        for name in ("pair", "label", "classes"):
+            if getattr(data, name) != type(data).model_fields[name].default:
+                yield ("data", name), f"data.{name} is for data.labelled; leave it out"
+        return
+    if not all(one.labelled for one in each):
+        yield ("train", "task"), 'train.task = "classification" needs data.labelled, and so do its sets and mixtures'
+    if not job.model.pretrained:
+        yield ("model",), 'train.task = "classification" needs model.pretrained: the folder of an encoder or a decoder'
+    if job.model.lora is not None:
+        yield ("model", "lora"), 'not yet: model.lora with train.task = "classification", whose head trains, too'
+    if data.where == "node":
+        yield ("data", "where"), 'not yet: data.labelled with where = "node"'
 
 
 def leaves_its_folder(pattern: str) -> bool:

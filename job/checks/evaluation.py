@@ -41,9 +41,12 @@ def command_mistakes(job: Job) -> Iterator[Mistake]:
         yield ("eval", "command_every"), f"{sentence}: the command looks at checkpoints"
     if every and command is None:
         yield ("eval", "command_every"), "eval.command_every is for eval.command; leave it out"
-    if job.eval.patience and not job.train.eval_every:
+    if job.eval.patience and not (job.train.eval_every or job.train.eval_epochs):
         sentence = "eval.patience counts evaluations, and train.eval_every = 0 makes one at the end alone"
         yield ("eval", "patience"), f"{sentence}; write a number of steps"
+    if job.train.eval_epochs and job.data.where == "node":
+        sentence = 'train.eval_epochs does not go with data.where = "node": nobody knows how much data the nodes have'
+        yield ("train", "eval_epochs"), f"{sentence}; write eval_every"
     if job.eval.patience and job.model.parameters:
         yield ("eval", "patience"), "eval.patience: the members' own loop evaluates for itself (farflung.group)"
     if job.eval.patience and not job.eval.sets and job.data.validation == 0.0:

@@ -59,6 +59,7 @@ class Facts(BaseModel):
     ``sets``: the names of ``eval.sets`` and how many samples each has. Their rows lie one set after the other in the
     artifact ``data/eval`` (``sets_dtype``, ``sets_packed`` and ``data/eval_counts`` as for ``data/tokens``); their ids
     come after those of the validation samples.
+    ``layout``: what rows are where they are not plain text: "labelled" (job/data/labelled.py); then ``packed``, too.
     ``order`` is the `sampling.ORDER` that the run began with; facts of before there were several do not name it.
     """
 
@@ -79,6 +80,7 @@ class Facts(BaseModel):
     sets: list[tuple[str, int]] = []
     sets_dtype: str = ""
     sets_packed: bool = False
+    layout: str = ""
 
     @property
     def evaluated(self) -> int:

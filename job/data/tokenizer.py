@@ -19,6 +19,10 @@ Located = tuple[list[int], list[tuple[int, int]]]
 """Tokens, and of each the first of its characters in the text and the one behind its last."""
 
 
+Classified = tuple[list[int], list[int], bool]
+"""Tokens of a text or of two, 1 for each of the second, and whether anything was cut away."""
+
+
 class Tokenizer(Protocol):
     """``vocabulary``: the largest token and 1; ``encode`` gives the tokens of each of some texts, of whom the ones with
     ``True`` end a document, which it may mark. ``end``: the token that does so, None without one; ``ending``: the mark
@@ -27,6 +31,10 @@ class Tokenizer(Protocol):
 
     ``located`` gives of each text its tokens, and of each token the characters that it stands for; ``added`` are the
     tokens with a meaning of their own, and ``cuts``: whether the tokens of a text's pieces are those of the text.
+
+    ``classified`` gives of each text, or pair of texts, the tokens as models that read whole texts have them: with
+    those that begin, part and end them, at most ``most`` (the longer text is cut first), 1 for each token of the second
+    text, and whether anything was cut away. ``padding``: the token that stands behind a text shorter than others.
 
     ``prompt`` gives the tokens of a text that is to go on, as training has them, ``text`` what tokens say; those that a
     vocabulary lacks, and those with a meaning of their own, say nothing. ``notes``: what a person should know of it.
@@ -52,6 +60,11 @@ class Tokenizer(Protocol):
 
     @property
     def cuts(self) -> bool: ...
+
+    def classified(self, texts: Sequence[tuple[str, str | None]], most: int) -> list[Classified]: ...
+
+    @property
+    def padding(self) -> int: ...
 
     def prompt(self, text: str) -> list[int]: ...
 
@@ -82,6 +95,18 @@ class Bytes:
 
     added: Collection[int] = ()
     cuts = True
+    padding = 0
+
+    def classified(self, texts: Sequence[tuple[str, str | None]], most: int) -> list[Classified]:
+        """A newline parts two texts."""
+        found = []
+        for first, second in texts:
+            one, two = list(first.encode()), [] if second is None else list(f"\n{second}".encode())
+            whole = len(one) + len(two)
+            two = two[: max(most // 2, most - len(one))]
+            one = one[: most - len(two)] or [ord("\n")]
+            found.append((one + two, [0] * len(one) + [1] * len(two), whole > most))
+        return found
 
     def prompt(self, text: str) -> list[int]:
         return list(text.encode())
@@ -98,8 +123,9 @@ class Folder:
     of a file have to give the same tokens).
     """
 
-    def __init__(self, rust: Any, end: int | None) -> None:
+    def __init__(self, rust: Any, end: int | None, padding: int | None = None) -> None:
         self._rust, self.end = rust, end
+        self.padding = padding if padding is not None else end or 0
         # Ids may have holes, and a count would not say which they are.
         self.vocabulary: int = 1 + max(rust.get_vocab(with_added_tokens=True).values(), default=-1)
         if not self.vocabulary:
@@ -144,6 +170,17 @@ class Folder:
     def cuts(self) -> bool:
         """False where a text's first word gets a space of its own before it, as sentencepiece has it."""
         return not any(word.startswith("\u2581") for word in self._rust.encode("b", add_special_tokens=False).tokens)
+
+    def classified(self, texts: Sequence[tuple[str, str | None]], most: int) -> list[Classified]:
+        self._rust.enable_truncation(most)
+        try:
+            pairs = [first if second is None else (first, second) for first, second in texts]
+            found = self._rust.encode_batch(pairs, add_special_tokens=True)
+        finally:
+            self._rust.no_truncation()
+        if any(not one.ids for one in found):
+            raise JobError("data.tokenizer makes no token of an empty text", "leave rows with empty texts out")
+        return [(one.ids, one.type_ids, bool(one.overflowing)) for one in found]
 
     def prompt(self, text: str) -> list[int]:
         ids: list[int] = self._rust.encode(text, add_special_tokens=False).ids

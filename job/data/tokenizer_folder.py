@@ -94,7 +94,7 @@ def _open(made: Path, folder: Path) -> Folder:
     from tokenizers import Tokenizer as Rust
 
     rust = Rust.from_file(str(made / "tokenizer.json"))
-    return Folder(rust, _end_of(rust, made, folder))
+    return Folder(rust, _end_of(rust, made, folder), _padding_of(rust, made, folder))
 
 
 def _end_of(rust: Any, made: Path, folder: Path) -> int | None:
@@ -117,6 +117,19 @@ def _end_of(rust: Any, made: Path, folder: Path) -> int | None:
     special = {one.content: token for token, one in rust.get_added_tokens_decoder().items() if one.special}
     known = [special[word] for word in dict.fromkeys(CLASS_ENDS.values()) if word in special]
     return int(known[0]) if len(known) == 1 else None
+
+
+def _padding_of(rust: Any, made: Path, folder: Path) -> int | None:
+    """The token of padding: the model's, or the tokenizer's own word; None where neither has one."""
+    token = _json(folder / "config.json").get("pad_token_id")
+    if isinstance(token, int) and not isinstance(token, bool) and token >= 0:
+        return token
+    for file in ("tokenizer_config.json", "special_tokens_map.json"):
+        word = _json(made / file).get("pad_token")
+        word = word.get("content") if isinstance(word, dict) else word
+        if isinstance(word, str) and (found := rust.token_to_id(word)) is not None:
+            return int(found)
+    return None
 
 
 def model_ends(folder: Path) -> list[int]:

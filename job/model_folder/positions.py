@@ -9,6 +9,10 @@ _STRETCHED = frozenset({"yarn", "linear", "dynamic"})
 """Kinds of rotary angles that are stretched by ``factor``; of the others ``max_position_embeddings`` counts it in."""
 
 
+_AFTER_PADDING = frozenset({"roberta", "camembert", "roberta-prelayernorm", "roberta-xl", "mpnet", "longformer"})
+"""Families that count places from the one behind the padding token's number."""
+
+
 def longest_of(config: Mapping[str, Any]) -> int | None:
     """Tokens of the longest text; None where the configuration does not say.
 
@@ -18,6 +22,9 @@ def longest_of(config: Mapping[str, Any]) -> int | None:
     limit = config.get("n_positions", config.get("max_position_embeddings"))
     if limit is None:
         return None
+    if str(config.get("model_type")).removeprefix("xlm-") in _AFTER_PADDING:
+        pad = config.get("pad_token_id")
+        limit = int(limit) - 1 - (pad if isinstance(pad, int) else 1)
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     factor = rope.get("factor") if isinstance(rope, Mapping) else None
     if factor and rope.get("rope_type", rope.get("type")) in _STRETCHED:

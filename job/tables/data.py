@@ -8,8 +8,11 @@ from pydantic import Field
 
 from .kinds import Code, Count, Files, Table, choice
 
-SOURCES = ("text", "jsonl", "parquet", "webdataset", "tokens", "chat")
+SOURCES = ("text", "jsonl", "parquet", "webdataset", "tokens", "chat", "labelled")
 """Keys of ``[data]`` that name files, of which a job has one."""
+
+
+LABELLED = 'rows of a text and its class: jsonl, csv, tsv or parquet, ["reviews/*.csv"]'
 
 
 class Mixed(Table):
@@ -24,6 +27,7 @@ class Mixed(Table):
     webdataset: Files | None = Field(default=None, description='shards with *.txt or *.json in them, ["shards/*.tar"]')
     tokens: Files | None = Field(default=None, description='files of tokens, ["*.bin"]')
     chat: Files | None = Field(default=None, description='rows of messages: jsonl or parquet, ["chats/*.jsonl"]')
+    labelled: Files | None = Field(default=None, description=LABELLED)
     field: str = Field(default="text", min_length=1, description="the jsonl key or parquet column that holds the text")
 
     def sources(self) -> dict[str, list[str]]:
@@ -32,8 +36,8 @@ class Mixed(Table):
 
 
 class Data(Table):
-    """``[data]``: exactly one of ``text``, ``jsonl``, ``parquet``, ``webdataset``, ``tokens``, ``chat``, ``build`` and
-    ``samples``."""
+    """``[data]``: exactly one of ``text``, ``jsonl``, ``parquet``, ``webdataset``, ``tokens``, ``chat``, ``labelled``,
+    ``build`` and ``samples``."""
 
     text: Files | None = Field(default=None, description='file names or patterns, ["data/*.txt"]')
     jsonl: Files | None = Field(default=None, description='file names or patterns, ["data/*.jsonl"]')
@@ -43,6 +47,7 @@ class Data(Table):
     chat: Files | None = Field(
         default=None, description='rows of messages, or of prompt and completion: jsonl or parquet, ["chats/*.jsonl"]'
     )
+    labelled: Files | None = Field(default=None, description=LABELLED)
     mix: Annotated[list[Mixed], Field(min_length=1)] | None = Field(
         default=None, description="tables [[data.mix]], each with a weight and one of the sources above"
     )
@@ -54,6 +59,13 @@ class Data(Table):
         default=True, description="true or false: several conversations in a sample, none of which sees another (chat)"
     )
     field: str = Field(default="text", min_length=1, description="the jsonl key or parquet column that holds the text")
+    pair: str | None = Field(
+        default=None, min_length=1, description="the key or column of a second text, as of a question (labelled)"
+    )
+    label: str = Field(default="label", min_length=1, description="the key or column of the class (labelled)")
+    classes: Annotated[list[str], Field(min_length=2)] | None = Field(
+        default=None, description='names of the classes, of 0 first, ["no", "yes"] (default: what config.json says)'
+    )
     token_type: Annotated[Literal["auto", "uint16", "uint32"], choice("auto", "uint16", "uint32")] = Field(
         default="auto",
         description="what tokens are in files that do not say it: auto (uint32 for more than 65,536), uint16, uint32",

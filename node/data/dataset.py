@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ...job.data.facts import Facts
+from ...job.data.labelled import LAYOUT, kinds_of, texts_of
 from ...job.data.marks import MARKED, places_of, targets_of, tokens_of
 from ...job.schema import Job
 from ...proto.errors import FarflungError
@@ -56,7 +57,8 @@ class Dataset(ABC):
 
     def placed(self, ids: Sequence[int]) -> tuple[Tensor, Tensor, Tensor | None]:
         """``batch``, and the place of each token in its document (int64 [b, context]) where samples have several
-        documents, which must not see each other; else None."""
+        documents, which must not see each other; else None. Of texts with a class what each token is: see
+        `job.data.labelled.kinds_of`."""
         return (*self.batch(ids), None)
 
     def trained(self, ids: Sequence[int]) -> int | None:
@@ -76,6 +78,7 @@ class TokenRows(Dataset):
         self.validation_samples = facts.validation_samples
         self.context = facts.context
         self._marked, self._packed = facts.token_dtype == MARKED, facts.packed
+        self._labelled = facts.layout == LAYOUT
         self._counts = _counts(facts, fetch) if self._marked else None
 
     @abstractmethod
@@ -90,6 +93,9 @@ class TokenRows(Dataset):
         if not self._marked:
             tokens = torch.from_numpy(rows.astype(np.int64))
             return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), None
+        if self._labelled:
+            texts, kinds = torch.from_numpy(texts_of(rows)), torch.from_numpy(kinds_of(rows))
+            return texts, torch.from_numpy(targets_of(rows)), kinds
         places = torch.from_numpy(places_of(rows)) if self._packed else None
         return torch.from_numpy(tokens_of(rows[:, :-1])), torch.from_numpy(targets_of(rows)), places
 

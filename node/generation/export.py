@@ -30,6 +30,7 @@ from ...job.schema import Job
 from ...proto.errors import FarflungError
 from ...proto.process.files import file_digest
 from ...proto.words.border import below
+from ..models.classifier import ClassifierModel
 from ..models.definition import LanguageModel, ModelDefinition
 from ..models.factory import model_of
 from ..models.lora import ADAPTER_WEIGHTS, LoraModel, write_adapter
@@ -149,6 +150,8 @@ def write_export(checkpoint: Checkpoint, folder: Path, merge: bool) -> None:
                 _save(write_adapter(definition, tensors, str(source), folder), folder / ADAPTER_WEIGHTS)
         elif weights is None:
             _write_fresh(definition, tensors, folder)
+        elif isinstance(definition, ClassifierModel):
+            _write_classifier(definition, weights, tensors, source, folder)
         else:
             _write_like(definition, weights, tensors, source, folder)
     if job.data.tokenizer == "bytes":
@@ -201,6 +204,32 @@ def _write_fresh(definition: LanguageModel, tensors: Mapping[str, Read], folder:
     def written(name: str) -> Tensor:
         return definition.exported(name, tensors[name]())
 
+    _save_grouped(definition, {name: partial(written, name) for name in definition.stored}, folder)
+
+
+def _write_classifier(
+    definition: ClassifierModel, weights: Weights, tensors: Mapping[str, Read], source: Path, folder: Path
+) -> None:
+    """A fine-tuned classifier, in the types of the folder that it started from, without what that has for other tasks;
+    config.json says what its classes are."""
+    kept = {name: weights.stored_name(definition, name) for name in definition.shapes}
+    types = {name: DTYPES[weights.slot(stored).dtype] for name, stored in kept.items() if stored is not None}
+    usual = max(types.values(), key=list(types.values()).count, default=torch.float32)
+
+    def read(name: str) -> Tensor:
+        return tensors[name]().to(types.get(name, usual))
+
+    _save_grouped(definition, {name: partial(read, name) for name in definition.shapes}, folder)
+    stored = json.loads((source / CONFIG).read_text(encoding="utf-8"))
+    made = definition.config.to_dict()
+    of_its_own = {key: made[key] for key in ("id2label", "label2id", "problem_type", "pad_token_id")}
+    stored |= {**of_its_own, "architectures": [type(definition.skeleton).__name__]}
+    stored.pop("num_labels", None)
+    (folder / CONFIG).write_text(json.dumps(stored, indent=2), encoding="utf-8")
+
+
+def _save_grouped(definition: LanguageModel, tensors: Mapping[str, Read], folder: Path) -> None:
+    """All parameters, in files of up to LARGEST_FILE bytes."""
     groups: list[list[str]] = [[]]
     size = 0
     for name, shape in definition.stored.items():
@@ -211,12 +240,12 @@ def _write_fresh(definition: LanguageModel, tensors: Mapping[str, Read], folder:
         groups[-1].append(name)
         size += bytes_
     if len(groups) == 1:
-        _save({name: written(name) for name in groups[0]}, folder / SINGLE)
+        _save({name: tensors[name]() for name in groups[0]}, folder / SINGLE)
         return
     file_of = {}
     for number, names in enumerate(groups, 1):
         file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        _save({name: written(name) for name in names}, folder / file)
+        _save({name: tensors[name]() for name in names}, folder / file)
         file_of.update(dict.fromkeys(names, file))
     total = sum(4 * torch.Size(shape).numel() for shape in definition.stored.values())
     index = {"metadata": {"total_size": total}, "weight_map": file_of}

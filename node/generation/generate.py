@@ -53,6 +53,9 @@ def generate(
     if model.build is not None or model.parameters is not None:
         message = f"{folder} trained {model.build or 'a model of its members'}, which is no language model"
         raise FarflungError(message, hint=f"get its weights with farflung export {folder} OUT")
+    if checkpoint.job.train.task == "classification":
+        message = f"{folder} trained a classifier, which names a text's class and writes none"
+        raise FarflungError(message, hint=f"export it: farflung export {folder} OUT")
     if through is None and (why := _too_large(checkpoint)):
         say(f"{why}: one layer after the other, which takes long (--through layers)")
         through = "layers"

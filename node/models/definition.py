@@ -102,6 +102,11 @@ class ModelDefinition(ABC):
 class LanguageModel(ModelDefinition):
     """A causal language model of `transformers`, read from its own class on the meta device."""
 
+    auto = "AutoModelForCausalLM"
+    """The class of `transformers` that makes it, and loads an export."""
+    classes = False
+    """Whether its head names a text's class."""
+
     def __init__(
         self,
         config: Any,
@@ -113,11 +118,11 @@ class LanguageModel(ModelDefinition):
         weight of the routers' balance loss."""
         self.config, self.balance = config, balance
         self.longest = longest_of(config.to_dict()) or DEFAULT_CONTEXT
-        self.row: Family = row_of(str(config.model_type))
+        self.row: Family = Family(str(config.model_type)) if self.classes else row_of(str(config.model_type))
         self.family = self.row.name
-        self.skeleton = skeleton_of(config)
+        self.skeleton = skeleton_of(config, self.auto)
         with Dropouts() as dropouts:
-            self.anatomy = anatomy = anatomy_of(self.skeleton)
+            self.anatomy = anatomy = anatomy_of(self.skeleton, self.classes)
         if has_rates(config) and not dropouts.seen:
             raise no_dropout(self.family)
         buffers = freeze_buffers(self.skeleton, anatomy)
@@ -157,7 +162,7 @@ class LanguageModel(ModelDefinition):
             [*(trunk.model.get_submodule(path) for path in (*begins, *ends)), *inside], device, self.frozen_dtype
         )
         fill_buffers(self.skeleton, [*inside, *trunk.modules(begins, ends)], device)
-        return LanguageStage(
+        return self._stage()(
             first,
             last,
             self._last + 1,
@@ -174,6 +179,13 @@ class LanguageModel(ModelDefinition):
             drops=self.drops,
             routers=Routers(self.skeleton, blocks.values(), self.balance) if self.balance else None,
         )
+
+    def _stage(self) -> type[LanguageStage]:
+        return LanguageStage
+
+    def begins_anew(self, name: str) -> bool:
+        """Whether a parameter may be absent from a model folder: then it has the values of a fresh model."""
+        return False
 
     def initial(self, name: str, seed: int) -> Tensor:
         # The class may call the head otherwise than files do; its initial value is the same under both names.
@@ -210,8 +222,9 @@ class LanguageModel(ModelDefinition):
         return block
 
 
-def skeleton_of(config: Any) -> Any:
-    """The `transformers` model of a configuration on the meta device: names and shapes, no values."""
+def skeleton_of(config: Any, auto: str = LanguageModel.auto) -> Any:
+    """The `transformers` model of a configuration on the meta device: names and shapes, no values. ``auto``: the class
+    that makes it."""
     import transformers
 
     quiet: Callable[[], None] = transformers.logging.set_verbosity_error
@@ -220,7 +233,7 @@ def skeleton_of(config: Any) -> Any:
     more = {"attn_implementation": "eager"} if has_rates(config) else {}
     try:
         with torch.device("meta"):
-            return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False, **more)
+            return getattr(transformers, auto).from_config(config, trust_remote_code=False, **more)
     except Exception as error:  # a class may fail in any way at a configuration that it does not expect
         raise FarflungError(
             f"transformers does not build the model {config.model_type!r}: {type(error).__name__}: {error}",

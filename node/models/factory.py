@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...job.data.facts import Facts
+from ...job.data.labelled import class_names
 from ...job.schema import Job
 from ...proto.errors import FarflungError
 from .builds import sequential_model
-from .decoders.families import fresh_config, stored_config
+from .classifier import ClassifierModel
+from .decoders.families import check_classifier, check_decoder, fresh_config, stored_config
 from .definition import LanguageModel, ModelDefinition
 from .lora import LoraModel
 from .subspace import SubspaceModel
@@ -36,11 +38,16 @@ def model_of(
     context = job.model.context or (facts.context if facts is not None else None)
     if job.model.pretrained is not None:
         values = read_config(fetch, job.model.pretrained)
-        config = stored_config(values, context, job.model.dropout)
+        classifies = job.train.task == "classification"
+        check = check_classifier if classifies else check_decoder
+        config = stored_config(values, context, job.model.dropout, check)
         _check_vocabulary(vocabulary, int(config.vocab_size), "of the pretrained model")
         balance = job.model.router_loss
         if balance is None:  # what transformers would do with this configuration
             balance = float(values.get("router_aux_loss_coef") or 0.0) if values.get("output_router_logits") else 0.0
+        if classifies:
+            names = class_names(values, job.data.classes)
+            return ClassifierModel(config, names, job.train.recompute is True, balance)
         if job.model.lora is not None:
             return LoraModel(config, job.model.lora, job.train.recompute is True, balance)
         return LanguageModel(config, job.train.recompute is True, balance=balance)

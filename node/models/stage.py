@@ -174,14 +174,19 @@ class LanguageStage(StageModel):
     def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:
         """``places``: int64 [b, t], of each token its place in its document, where samples have several: tokens attend
         to their own document alone."""
-        keywords: dict[str, Any] = {}
-        if places is not None:
-            if not self._documents:
-                raise FarflungError(
-                    "this model family takes samples of one document each: its attention can't tell several apart",
-                    hint="write pack = false under [data]",
-                )
-            keywords["position_ids"] = places
+        return self._computed(inputs, {} if places is None else self._placed(places))
+
+    def _placed(self, places: Tensor) -> dict[str, Any]:
+        """What tells the model of `transformers` about the tokens' places."""
+        if not self._documents:
+            raise FarflungError(
+                "this model family takes samples of one document each: its attention can't tell several apart",
+                hint="write pack = false under [data]",
+            )
+        return {"position_ids": places}
+
+    def _computed(self, inputs: Tensor, keywords: dict[str, Any]) -> Tensor:
+        """The model's own forward pass, as far as it is this stage's."""
         kind = inputs.device.type
         needed = self._half and not torch.is_autocast_enabled(kind)
         draw = self._drawing()
@@ -190,7 +195,7 @@ class LanguageStage(StageModel):
         outside = KeyedDropout(draw, 0) if draw is not None else nullcontext()
         if self.border is not None and not self.is_first:
             assert self.tokens is not None
-            inputs = self.border.grown(inputs, self.tokens, places)
+            inputs = self.border.grown(inputs, self.tokens, keywords.get("position_ids"))
         with torch.autocast(kind, torch.bfloat16) if needed else nullcontext(), outside:
             output = self._trunk[0](inputs, self._run if draw is None else self._keyed(draw), **keywords)
         if self._routers[0] is not None and self.training and torch.is_grad_enabled():

@@ -95,5 +95,5 @@ def start(
         output.note(view.story.parting())
     elif status == 0 and view.story.state:
         with contextlib.suppress(OSError):  # the run is done all the same
-            output.say(following(view.story.state, load_job(job).model))
+            output.say(following(view.story.state, load_job(job).model, task=load_job(job).train.task))
     return status

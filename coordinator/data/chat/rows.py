@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 from ....proto.errors import JobError
 from ..files.records import whole_text
 from ..files.sources import compression_of, opened
+from ..files.tables import rows_of
 
 COLUMNS = (
     "messages", "conversations", "conversation", "prompt", "completion", "tools", "system", "input_ids", "labels",
@@ -56,14 +57,14 @@ class Conversation:
 def conversations(name: str) -> Iterator[Conversation]:
     """The rows of a file, by its content: jsonl, one JSON list, or parquet. JobError with file and line."""
     with opened(name, compression_of(name)) as file:
-        for where, row in _rows(name, file):
+        for where, row in rows_of(name, file, "chat", FORMS, COLUMNS):
             yield conversation(where, row)
 
 
 def first_row(name: str) -> Mapping[str, Any]:
     """The first row of a file, with all its columns. JobError: none, or no object."""
     with opened(name, compression_of(name)) as file:
-        where, row = next(_rows(name, file, all_columns=True), (name, None))
+        where, row = next(rows_of(name, file, "chat", FORMS), (name, None))
     if not isinstance(row, Mapping):
         raise JobError(f"{where}: no JSON object", FORMS)
     return row
@@ -190,50 +191,3 @@ def _clean(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {_clean(key): _clean(one) for key, one in value.items() if one is not None}
     return [_clean(one) for one in value] if isinstance(value, list) else value
-
-
-def _rows(name: str, file: BinaryIO, all_columns: bool = False) -> Iterator[tuple[str, Any]]:
-    start = file.read(8)
-    file.seek(0)
-    if start.startswith(b"PAR1"):
-        yield from _parquet(name, file, all_columns)
-    elif start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
-        yield from _json_list(name, file)
-    else:
-        for number, line in enumerate(file, 1):
-            if (text := line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).strip():
-                yield f"{name}:{number}", _json(f"{name}:{number}", text)
-
-
-def _json(where: str, text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise JobError(f"{where}: lists in lists, too deep to be a conversation", FORMS) from None
-    except ValueError as error:
-        raise JobError(f"{where}: not JSON: {error}", "one JSON object is wanted here") from None
-
-
-def _json_list(name: str, file: BinaryIO) -> Iterator[tuple[str, Any]]:
-    for number, row in enumerate(_json(name, file.read()), 1):
-        yield f"{name}: row {number}", row
-
-
-def _parquet(name: str, file: BinaryIO, all_columns: bool) -> Iterator[tuple[str, Any]]:
-    try:
-        from pyarrow import ArrowInvalid
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise JobError("data.chat: parquet needs the package pyarrow", "pip install 'farflung[parquet]'") from None
-    try:
-        table = ParquetFile(file)
-        columns = [one for one in table.schema_arrow.names if all_columns or one in COLUMNS]
-        if not columns:
-            raise JobError(f"{name} has the columns {', '.join(table.schema_arrow.names)}", FORMS)
-        number = 0
-        for batch in table.iter_batches(columns=columns, batch_size=256):
-            for row in batch.to_pylist():
-                number += 1
-                yield f"{name}: row {number}", row
-    except ArrowInvalid as error:
-        raise JobError(f"{name}: not parquet: {error}") from None

@@ -42,8 +42,8 @@ class Anatomy:
     documents: bool
 
 
-def anatomy_of(model: Any) -> Anatomy:
-    """The anatomy of a model that lies on the meta device.
+def anatomy_of(model: Any, classes: bool = False) -> Anatomy:
+    """The anatomy of a model that lies on the meta device. ``classes``: its head names a text's class.
 
     Raises:
         FarflungError: the model cannot be cut between its blocks; it says what stands in the way.
@@ -61,7 +61,7 @@ def anatomy_of(model: Any) -> Anatomy:
         raise refused(kind, f"it does not run without values ({type(error).__name__}: {error})") from error
     finally:
         seen.forget()
-    return seen.anatomy(kind, masks.documents)
+    return seen.anatomy(kind, masks.documents, classes)
 
 
 def refused(kind: str, why: str) -> FarflungError:
@@ -85,11 +85,14 @@ def _blocks(model: Any, kind: str) -> tuple[str, nn.ModuleList]:
     return outer[0]
 
 
+_ASKS = (torch.Tensor.__bool__, torch.Tensor.item, torch.Tensor.__contains__)
+
+
 class NoValues(TorchFunctionMode):
     """Answers yes where a model asks for the truth of a tensor, as masks do: "are all tokens there?"."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.Tensor.__bool__, torch.Tensor.item) and args[0].is_meta:
+        if func in _ASKS and args[0].is_meta:
             return True
         return func(*args, **(kwargs or {}))
 
@@ -185,13 +188,15 @@ class _Seen:
 
         return hook
 
-    def anatomy(self, kind: str, documents: bool) -> Anatomy:
+    def anatomy(self, kind: str, documents: bool, classes: bool) -> Anatomy:
         """What was seen, if it makes a model that can be cut."""
         if self._at != len(self._blocks) or len(self._tuples) != 1:
             raise refused(kind, f"not every block of {self._path} is computed once")
         first = tuple(dict.fromkeys(path for path, late in self._order if not late))
         last = tuple(dict.fromkeys(path for path, late in self._order if late))
-        heads = [path for path, module in self._model.named_modules() if module is self._model.get_output_embeddings()]
+        output = None if classes else self._model.get_output_embeddings()
+        heads = [path for path, module in self._model.named_modules() if module is output]
+        heads += last[-1:] if classes and isinstance(self._model.get_submodule(last[-1]), nn.Linear) else []
         if not first or not last or last[-1] not in heads:
             raise refused(kind, "it has no embedding at its beginning, or no head at its end")
         known = {f"{path}." for path in (*first, *last, self._path)}

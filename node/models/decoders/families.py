@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,19 @@ def check_decoder(name: str, where: str) -> None:
         raise FarflungError(
             f"{where}: the model family {name!r} is not supported: it sees the words that it is to predict",
             hint="use a causal language model",
+        )
+
+
+def check_classifier(name: str, where: str) -> None:
+    """FarflungError for a family that `transformers` gives no head for classes."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as CLASSIFIERS
+
+    if name not in CLASSIFIERS:
+        near = difflib.get_close_matches(name, CLASSIFIERS, 1, 0.8)
+        raise FarflungError(
+            f"{where}: the transformers that is installed has no sequence classification for the family {name!r}"
+            f"{f'; it has it for {near[0]!r}' if near else ''}",
+            hint="use another model, such as a bert, a roberta or a llama",
         )
 
 
@@ -126,9 +139,14 @@ def fresh_config(model: Any, vocabulary: int, context: int) -> Any:
     return _with_dropout(config, float(getattr(model, "dropout", 0.0) or 0.0))
 
 
-def stored_config(values: Mapping[str, Any], context: int | None, dropout: float = 0.0) -> Any:
+def stored_config(
+    values: Mapping[str, Any],
+    context: int | None,
+    dropout: float = 0.0,
+    check: Callable[[str, str], None] = check_decoder,
+) -> Any:
     """The configuration of a model folder's config.json, made fit for training windows of `context` tokens, with
-    dropouts of this rate.
+    dropouts of this rate. ``check(family, where)``: refuses a family that is not fit.
 
     Raises FarflungError for a family that farflung doesn't know, a context longer than the model's, and quantised
     weights.
@@ -137,7 +155,7 @@ def stored_config(values: Mapping[str, Any], context: int | None, dropout: float
 
     where = "config.json of the pretrained model"
     kind = str(values.get("model_type", ""))
-    check_decoder(kind, where)
+    check(kind, where)
     if values.get("quantization_config") is not None:
         raise FarflungError(
             f"{where}: quantised weights can't be trained", hint="use the folder of the unquantised model"

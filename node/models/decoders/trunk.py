@@ -103,6 +103,7 @@ class Trunk:
         for path in anatomy.first if first else ():  # the hidden state is fp32, whatever an embedding is kept in
             self.model.get_submodule(path).register_forward_hook(lambda module, args, output: output.float())
         self._outside = (*anatomy.first, *anatomy.last)
+        self.head: nn.Module = self.model.get_submodule(anatomy.head)
 
     def modules(self, begins: Sequence[str], ends: Sequence[str]) -> list[nn.Module]:
         """All modules but the blocks, of the first and the last layer those at these paths."""

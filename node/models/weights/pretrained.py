@@ -28,6 +28,7 @@ PREFIX = "model/"  # of the artifacts' names
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+_BEFORE = {".LayerNorm.weight": ".LayerNorm.gamma", ".LayerNorm.bias": ".LayerNorm.beta"}
 
 
 class Weights:
@@ -61,6 +62,8 @@ class Weights:
         """
         prefix = definition.skeleton.base_model_prefix
         candidates = [name, name.removeprefix(f"{prefix}."), f"{prefix}.{name}"]
+        for now, before in _BEFORE.items():  # what TensorFlow called it, as in the first files of BERT
+            candidates += [one.removesuffix(now) + before for one in candidates if one.endswith(now)]
         if name in (definition.tied, definition.head_name):
             candidates += definition.head_names
         return next((candidate for candidate in candidates if candidate in self.file_of), None)
@@ -72,6 +75,10 @@ class Weights:
             shape = {stored: self.slot(stored).shape for stored in self.file_of}.__getitem__
             self._made = definition, conversions(definition.skeleton, wanted, self.file_of, shape)
         return self._made[1].get(definition.inner(name))
+
+    def has(self, definition: LanguageModel, name: str) -> bool:
+        """Whether the folder has a parameter, as it is or in parts."""
+        return self.stored_name(definition, name) is not None or self.made(definition, name) is not None
 
     def parameter(self, definition: LanguageModel, name: str) -> Tensor:
         """A parameter in its file's dtype, on the CPU, which ``problems`` has found nothing wrong with."""
@@ -143,6 +150,8 @@ def problems(definition: LanguageModel, weights: Weights, names: Iterable[str] |
     for name in shapes if names is None else names:
         stored, made = weights.stored_name(definition, name), None
         if stored is None and (made := weights.made(definition, name)) is None:
+            if definition.begins_anew(name):
+                continue
             found.append(f"the tensor {name} is missing")
             continue
         sources = [stored] if stored else [source for source, _ in made.sources] if made else []
@@ -203,7 +212,12 @@ def initial_weights(
     assert isinstance(definition, LanguageModel)
     if found := problems(definition, weights, names):
         raise FarflungError(f"the pretrained model: {found[0]}", hint="start the coordinator again with a whole folder")
-    return {name: weights.parameter(definition, name).float() for name in names}
+    return {
+        name: weights.parameter(definition, name).float()
+        if weights.has(definition, name)
+        else definition.initial(name, seed)
+        for name in names
+    }
 
 
 def weights_of(job: Job, facts: Facts | None, fetch: Fetch | None = None) -> Weights | None:

@@ -1,0 +1,96 @@
+"""Rows of files that are tables: lines of JSON, one JSON list, csv and tsv with a first line of names, parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO
+
+from ....proto.errors import JobError
+
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".zstd")
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
+def rows_of(
+    name: str, file: BinaryIO, key: str, forms: str, columns: Sequence[str] | None = None
+) -> Iterator[tuple[str, Any]]:
+    """(where it is, row) one after the other, by the file's content, or by its name where it is csv or tsv.
+
+    Args:
+        key: the job's key of ``[data]`` that names the file, for messages.
+        forms: what its rows should be, the hint of messages.
+        columns: those of parquet that are read; None: all.
+
+    Raises:
+        JobError: with file and line.
+    """
+    start = file.read(8)
+    file.seek(0)
+    if start.startswith(b"PAR1"):
+        yield from _parquet(name, file, key, forms, columns)
+    elif delimiter := _DELIMITERS.get(_kind(name)):
+        yield from _csv(name, file, delimiter)
+    elif start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+        for number, row in enumerate(_json(name, file.read(), forms), 1):
+            yield f"{name}: row {number}", row
+    else:
+        for number, line in enumerate(file, 1):
+            if (text := line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).strip():
+                yield f"{name}:{number}", _json(f"{name}:{number}", text, forms)
+
+
+def _kind(name: str) -> str:
+    path = PurePosixPath(name.lower())
+    return PurePosixPath(path.stem).suffix if path.suffix in _PACKED else path.suffix
+
+
+def _json(where: str, text: bytes, forms: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise JobError(f"{where}: lists in lists, too deep for a row", forms) from None
+    except ValueError as error:
+        raise JobError(f"{where}: not JSON: {error}", "one JSON object is wanted here") from None
+
+
+def _csv(name: str, file: BinaryIO, delimiter: str) -> Iterator[tuple[str, Any]]:
+    text = io.TextIOWrapper(file, "utf-8-sig", newline="")
+    reader = csv.reader(text, delimiter=delimiter)
+    try:
+        names = next(reader, [])
+        for row in reader:
+            if len(row) > len(names):
+                what = f"{len(row)} values where the first line names {len(names)}"
+                raise JobError(f"{name}:{reader.line_num}: {what}", "values with a comma or a quote are quoted")
+            if row:
+                yield f"{name}:{reader.line_num}", dict(zip(names, row, strict=False))
+    except csv.Error as error:
+        raise JobError(f"{name}:{reader.line_num}: not csv: {error}") from None
+    finally:
+        text.detach()  # the file is its opener's to close
+
+
+def _parquet(
+    name: str, file: BinaryIO, key: str, forms: str, columns: Sequence[str] | None
+) -> Iterator[tuple[str, Any]]:
+    try:
+        from pyarrow import ArrowInvalid
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise JobError(f"data.{key}: parquet needs the package pyarrow", "pip install 'farflung[parquet]'") from None
+    try:
+        table = ParquetFile(file)
+        wanted = [one for one in table.schema_arrow.names if columns is None or one in columns]
+        if not wanted:
+            raise JobError(f"{name} has the columns {', '.join(table.schema_arrow.names)}", forms)
+        number = 0
+        for batch in table.iter_batches(columns=wanted, batch_size=256):
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{name}: row {number}", row
+    except ArrowInvalid as error:
+        raise JobError(f"{name}: not parquet: {error}") from None

@@ -1,0 +1,65 @@
+"""Rows of a text and its class: the tokens of the text, padding, and in the last place the class.
+
+A row is ``context + 1`` marked tokens (marks.py), of which the last alone trains: its "token" is the class. So a
+sample counts once, as one target, whatever its length is. Two more bits say what a token is: of the first text, of the
+second, or padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .marks import FIRST, TRAINED
+
+LAYOUT = "labelled"
+"""`Facts.layout` of such rows."""
+PADDING = 0
+_SHIFT = np.uint32(28)
+_TOKEN = np.uint32((1 << 28) - 1)
+
+
+def labelled(tokens: Sequence[int], types: Sequence[int], label: int, context: int, pad: int) -> npt.NDArray[np.uint32]:
+    """A row, uint32 [context + 1]. ``tokens``: at most ``context``; ``types``: 0 where one is of the first text, 1 of
+    the second. ``pad``: the token behind them."""
+    row = np.full(context + 1, pad, np.uint32)
+    row[: len(tokens)] = np.asarray(tokens, np.uint32) | (np.asarray(types, np.uint32) + np.uint32(1)) << _SHIFT
+    row[0] |= FIRST
+    row[-1] = np.uint32(label) | TRAINED
+    return row
+
+
+def texts_of(rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """The tokens of each row's text and its padding, int64 [b, context]."""
+    return (rows[..., :-1] & _TOKEN).astype(np.int64)
+
+
+def kinds_of(rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """What each of these tokens is: `PADDING`, 1 of the first text, 2 of the second. int64 [b, context]."""
+    return ((rows[..., :-1] >> _SHIFT) & np.uint32(3)).astype(np.int64)
+
+
+def class_names(config: Mapping[str, Any], given: Sequence[str] | None) -> tuple[str, ...]:
+    """The names of a model's classes in their order: those that the job gives, or what config.json says, which is two
+    where it says nothing."""
+    if given:
+        return tuple(given)
+    named = config.get("id2label")
+    if isinstance(named, Mapping) and named:
+        return tuple(str(named[key]) for key in sorted(named, key=int))
+    count = config.get("num_labels")
+    return tuple(f"LABEL_{number}" for number in range(count if isinstance(count, int) and count > 1 else 2))
+
+
+def class_number(value: Any, names: Sequence[str]) -> int | None:
+    """The class that a row's label means, by its name or number; None: none of them."""
+    if isinstance(value, str):
+        if value in names:
+            return list(names).index(value)
+        value = float(value) if value.strip().replace(".", "", 1).isdecimal() else None
+    if isinstance(value, (int, float)) and value == int(value) and 0 <= value < len(names):
+        return int(value)
+    return None

@@ -1,0 +1,14 @@
+"""``train.eval_epochs``: evaluations after passes over the data, which a run counts in steps."""
+
+from __future__ import annotations
+
+from .schema import Job
+
+
+def evaluated_by_steps(job: Job, samples: int) -> Job:
+    """The job with ``eval_every`` in the place of ``eval_epochs``: the steps in which so many passes over ``samples``
+    end. Any other job as it is."""
+    if not job.train.eval_epochs:
+        return job
+    every = max(1, -(-job.train.eval_epochs * samples // job.train.batch))
+    return job.model_copy(update={"train": job.train.model_copy(update={"eval_every": every})})

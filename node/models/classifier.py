@@ -1,0 +1,82 @@
+"""Texts and their classes (``train.task = "classification"``): an encoder or a decoder with a head for classes.
+
+The model is `transformers`' own of the family's sequence classification. What the model folder lacks of it, the head
+and what pools for it, begins with random values. Decoders name a text's class at its last token; encoders pool as their
+class does. Padding is masked on every stage, as rows of job/data/labelled.py say.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...job.data.labelled import PADDING
+from .definition import LanguageModel
+from .stage import LanguageStage
+
+
+class ClassifierModel(LanguageModel):
+    """A model of sequence classification; its layers are embedding, blocks and what comes after them."""
+
+    auto = "AutoModelForSequenceClassification"
+    classes = True
+
+    def __init__(self, config: Any, names: Sequence[str], recompute: bool = False, balance: float = 0.0) -> None:
+        """``names``: of the classes, in their order."""
+        config.id2label = dict(enumerate(names))
+        config.label2id = {name: number for number, name in enumerate(names)}
+        config.problem_type = "single_label_classification"
+        if config.pad_token_id is None:
+            config.pad_token_id = 0  # decoders refuse several texts at once without one; the mask says what is padding
+        self.names = tuple(names)
+        super().__init__(config, recompute, balance=balance)
+
+    def _stage(self) -> type[LanguageStage]:
+        return ClassifierStage
+
+    def begins_anew(self, name: str) -> bool:
+        within = name.startswith(f"{self.skeleton.base_model_prefix}.")
+        return self.layer_of(name) == self._last and (not within or ".pooler." in name)
+
+
+class ClassifierStage(LanguageStage):
+    """Layers of a classifier. The last stage returns logits [b, classes]; only the last place of ``targets`` counts."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        model = self._trunk[0].model
+        takes = inspect.signature(type(model).forward).parameters
+        self._types = "token_type_ids" in takes and (getattr(model.config, "type_vocab_size", None) or 0) > 1
+        self._said: list[Tensor] = []
+        if self.is_last:
+            self._trunk[0].head.register_forward_hook(lambda module, args, output: self._said.append(output))
+
+    def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:
+        """``places``: int64 [b, t], what each token is: see `job.data.labelled.kinds_of`."""
+        kinds = places if places is not None else torch.ones(inputs.shape[:2], dtype=torch.long, device=inputs.device)
+        keywords: dict[str, Any] = {"attention_mask": (kinds != PADDING).long()}
+        if self._types:
+            keywords["token_type_ids"] = (kinds - 1).clamp(min=0)
+        self._said.clear()
+        output = self._computed(inputs, keywords)
+        if not self._said:
+            return output
+        said = self._said.pop()
+        if said.dim() < 3:  # pooled by the model itself
+            return output
+        last = kinds.shape[1] - 1 - (kinds != PADDING).long().flip(1).argmax(1)
+        return said[torch.arange(len(said), device=said.device), last]
+
+    def loss_sum(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(logits.float(), targets[:, -1], reduction="sum")
+
+    def target_count(self, targets: Tensor) -> int:
+        return len(targets)
+
+    def correct(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return (logits.argmax(-1) == targets[:, -1]).sum()

@@ -1,0 +1,143 @@
+"""Encoders and decoders with a head for classes, small, from files to files: their stages compute what `transformers`
+computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from small_classifiers import CLASSIFIERS, IDS, KINDS, LABELS, NAMES, TARGETS, job_of, keywords_of, saved
+
+from farflung.job.data.facts import Facts, Profile
+from farflung.node.generation.export import Checkpoint, write_export
+from farflung.node.models.classifier import ClassifierModel
+from farflung.node.models.dropout import Draw
+from farflung.node.models.factory import model_of
+from farflung.node.models.profiling.cost import profile
+from farflung.node.models.weights.pretrained import initial_weights, weights_of
+from farflung.proto.errors import FarflungError
+
+LOSS = torch.nn.functional.cross_entropy
+LAST = 4
+
+
+@pytest.fixture(scope="module", params=CLASSIFIERS, ids=str)
+def zoo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A model, its folder, and what `transformers` computes with it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    model = saved(request.param, folder)
+    logits = model(IDS, **keywords_of(model)).logits
+    LOSS(logits, LABELS, reduction="sum").backward()
+    job = job_of(folder)
+    definition = model_of(job, None)
+    assert isinstance(definition, ClassifierModel)
+    weights = initial_weights(definition, list(definition.stored), 0, weights_of(job, None))
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return SimpleNamespace(
+        family=request.param, folder=folder, job=job, definition=definition, weights=weights,
+        logits=logits.detach(), gradients=gradients,
+    )  # fmt: skip
+
+
+def outputs(zoo: SimpleNamespace, ends: tuple[int, ...], definition: ClassifierModel, draw: Draw | None = None):
+    stages, hidden, first = [], IDS, 0
+    for end in ends:
+        stage = definition.build(first, end).train()
+        stage.load_state_dict({name: zoo.weights[name] for name, _ in stage.named_parameters()})
+        stage.draw = draw
+        hidden = stage(hidden, KINDS)
+        stages.append(stage)
+        first = end + 1
+    return stages, hidden
+
+
+@pytest.mark.parametrize("ends", [(LAST,), (1, LAST), (0, 3, LAST)], ids=["1 stage", "2 stages", "3 stages"])
+def test_stages_compute_what_transformers_computes(zoo: SimpleNamespace, ends: tuple[int, ...]) -> None:
+    stages, logits = outputs(zoo, ends, zoo.definition)
+    torch.testing.assert_close(logits, zoo.logits, rtol=0, atol=1e-5)
+    stages[-1].loss_sum(logits, TARGETS).backward()
+    assert stages[-1].target_count(TARGETS) == len(IDS)
+    assert int(stages[-1].correct(logits, TARGETS)) == int((zoo.logits.argmax(-1) == LABELS).sum())
+    found = {name: one.grad for stage in stages for name, one in stage.named_parameters()}
+    assert set(found) == set(zoo.weights)
+    for name, gradient in zoo.gradients.items():
+        if gradient is not None:
+            torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_an_export_is_loaded_by_transformers_with_its_classes(zoo: SimpleNamespace, tmp_path: Path) -> None:
+    folder, out = tmp_path / "checkpoint", tmp_path / "out"
+    folder.mkdir()
+    out.mkdir()
+    save_file({name: values.contiguous() for name, values in zoo.weights.items()}, folder / "stage-0.safetensors")
+    facts = Facts(
+        samples=4, validation_samples=1, context=IDS.shape[1], vocabulary=67, token_dtype="marked32", steps=1,
+        tokens_digest="", profile=Profile(layers=[], tied=False, family=""), artifacts={}, layout="labelled",
+    )  # fmt: skip
+    write_export(Checkpoint(folder, 1, zoo.job, facts), out, merge=False)
+    model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(out, output_loading_info=True)
+    assert not loading["missing_keys"] and not loading["unexpected_keys"] and not loading["mismatched_keys"]
+    assert [model.config.id2label[number] for number in range(len(NAMES))] == NAMES
+    torch.testing.assert_close(model(IDS, **keywords_of(model)).logits, zoo.logits, rtol=0, atol=1e-6)
+
+
+def test_dropout_is_the_same_wherever_a_model_is_cut(zoo: SimpleNamespace) -> None:
+    model = zoo.job.model.model_copy(update={"dropout": 0.3})
+    definition = model_of(zoo.job.model_copy(update={"model": model}), None)
+    whole, cut = (outputs(zoo, ends, definition, Draw(1, 3, (5, 8, 9)))[1] for ends in ((LAST,), (1, LAST)))
+    torch.testing.assert_close(cut, whole, rtol=0, atol=1e-5)
+    assert not torch.allclose(whole, zoo.logits, atol=1e-3)
+
+
+def test_a_profile_counts_every_weight(zoo: SimpleNamespace) -> None:
+    layers = profile(zoo.job, 67).layers
+    assert sum(layer.parameters for layer in layers) == sum(values.numel() for values in zoo.weights.values())
+    assert all(layer.flops_per_sample > 0 and layer.stored_elements_per_sample > 0 for layer in layers[1:-1])
+
+
+@pytest.mark.parametrize(
+    ("family", "other", "anew"),
+    [
+        ("bert", "AutoModelForMaskedLM", {"bert.pooler.dense", "classifier"}),
+        ("bert", "AutoModel", {"classifier"}),
+        ("roberta", "AutoModelForMaskedLM", {"classifier.dense", "classifier.out_proj"}),
+        ("llama", "AutoModelForCausalLM", {"score"}),
+    ],
+)
+def test_the_head_that_a_folder_lacks_begins_anew_and_nothing_else_does(
+    tmp_path: Path, family: str, other: str, anew: set[str]
+) -> None:
+    """Also where its names are those of TensorFlow, as in the first files of BERT."""
+    model = saved(family, tmp_path / "whole")
+    torch.manual_seed(2)
+    getattr(transformers, other).from_config(model.config).save_pretrained(tmp_path / "base")
+    path = tmp_path / "base" / "model.safetensors"
+    stored = load_file(path)
+    for name in [one for one in stored if ".LayerNorm." in one]:
+        stored[name.replace(".weight", ".gamma").replace(".bias", ".beta")] = stored.pop(name)
+    save_file(stored, path, {"format": "pt"})
+    job = job_of(tmp_path / "base")
+    definition, weights = model_of(job, None), weights_of(job, None)
+    assert {name.rpartition(".")[0] for name in definition.shapes if not weights.has(definition, name)} == anew
+    profile(job, 67)
+    drawn = [initial_weights(definition, [f"{min(anew)}.weight"], seed, weights) for seed in (1, 1, 2)]
+    (one, again, other_seed) = (next(iter(values.values())) for values in drawn)
+    assert torch.equal(one, again) and not torch.equal(one, other_seed)
+    kept = next(name for name in stored if "norm" in name.lower() and ".0." in name)
+    del stored[kept]
+    save_file(stored, path, {"format": "pt"})
+    with pytest.raises(FarflungError, match="is missing"):
+        profile(job, 67)
+
+
+def test_what_has_no_such_head_or_hands_on_more_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bertt"}')
+    with pytest.raises(FarflungError, match="no sequence classification for the family 'bertt'; it has it for 'bert'"):
+        model_of(job_of(tmp_path), None)
+    saved("deberta-v2", tmp_path, relative_attention=True)
+    with pytest.raises(FarflungError, match=r"'deberta-v2' can't be cut into stages: .* takes learnt values beside"):
+        model_of(job_of(tmp_path), None)

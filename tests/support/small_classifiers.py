@@ -1,0 +1,56 @@
+"""Small encoders and decoders with a head for classes, and texts for them."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from farflung.job.data.marks import IGNORED
+from farflung.job.schema import Job
+
+CLASSIFIERS = ("bert", "roberta", "distilbert", "electra", "deberta-v2", "gpt2", "llama", "opt")
+NAMES = ["no", "maybe", "yes"]
+_SHAPE = {
+    "vocab_size": 67, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24,
+    "max_position_embeddings": 40, "initializer_range": 0.2, "type_vocab_size": 2, "pad_token_id": 1,
+    "bos_token_id": 2, "eos_token_id": 3, "num_key_value_heads": 1, "ffn_dim": 24, "word_embed_proj_dim": 16,
+}  # fmt: skip
+KINDS = torch.tensor([[1] * 9 + [0] * 3, [1] * 4 + [2] * 8, [1] * 6 + [2] * 5 + [0]])
+"""A text with padding, two texts without, two with."""
+IDS = torch.where(KINDS == 0, 1, torch.randint(5, 67, KINDS.shape, generator=torch.Generator().manual_seed(3)))
+LABELS = torch.tensor([0, 2, 1])
+TARGETS = torch.cat([torch.full((3, KINDS.shape[1] - 1), IGNORED), LABELS[:, None]], 1)
+
+
+def saved(family: str, folder: Path, **changes: Any) -> Any:
+    """A model with random weights of three classes, saved in ``folder``."""
+    kind = transformers.CONFIG_MAPPING[family]
+    own, known = kind.attribute_map, kind()
+    values = {own.get(key, key): value for key, value in _SHAPE.items() if hasattr(known, own.get(key, key))}
+    torch.manual_seed(1)
+    model = transformers.AutoModelForSequenceClassification.from_config(kind(**values, num_labels=3, **changes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() < 2:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(folder)
+    return model.eval()
+
+
+def keywords_of(model: Any) -> dict[str, torch.Tensor]:
+    """What its tokenizer would say beside the tokens."""
+    types = "token_type_ids" in inspect.signature(type(model).forward).parameters
+    types = types and getattr(model.config, "type_vocab_size", 0) > 1
+    more = {"token_type_ids": (KINDS - 1).clamp(min=0)} if types else {}
+    return {"attention_mask": (KINDS != 0).long(), **more}
+
+
+def job_of(folder: Path, **train: Any) -> Job:
+    """A job that fine-tunes the folder."""
+    words = {"batch": 4, "microbatch": 2, "task": "classification", **train}
+    model = {"pretrained": str(folder), "context": KINDS.shape[1]}
+    return Job.model_validate({"model": model, "data": {"labelled": ["none"], "classes": NAMES}, "train": words})
