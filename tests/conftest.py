@@ -1,12 +1,18 @@
 """For all tests."""
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
+from forked import IN_ITS_PLACE, WHERE
 from hypothesis import settings
-from quick_start import Nursery
+from quick_start import Nursery, NurseryProcess
+
+# Before torch is loaded: several processes of tests share the cores, and torch's threads, which wait for each other by
+# turning in a circle, take several times the processor time of one thread for the same small tensors.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Tests assert results, not seconds: what is quick alone takes long on a machine that is busy. And the quick suite has
 # the same examples in every run: what fails fails again, and what passes on one machine passes on the next. New
@@ -25,18 +31,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not {"cli", "failures", "recipes"} & set(item.path.parts))
 
 
+SHARED_NURSERY = "FARM_SHARED_NURSERY"
+"""The environment variable with the socket of the nursery that all workers of pytest-xdist have."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start it before the workers, so that it has loaded its libraries when they ask."""
+    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+        shared = NurseryProcess()
+        os.environ[SHARED_NURSERY] = shared.socket
+        config.add_cleanup(shared.close)
+
+
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     """Starts farflung's commands quickly; one for all tests of this process."""
-    with contextlib.closing(Nursery()) as made:
+    with contextlib.closing(Nursery(os.environ.get(SHARED_NURSERY, ""))) as made:
         yield made
 
 
 @pytest.fixture
 def forks(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     """A local run that is started in this process has forks of the nursery as its processes."""
-    from forked import IN_ITS_PLACE, WHERE
-
     from farflung.cli.local import children
 
     monkeypatch.setenv(WHERE, nursery.socket)

@@ -18,24 +18,27 @@ with safe_open(sys.argv[1] + "/model.safetensors", "np") as file:
 json.dump({"tensors": count}, open(sys.argv[2] + "/found.json", "w"))
 """
 
-SET = '[[eval.sets]]\nname = "own"\ntext = "text/*.txt"'
+SET = '[[eval.sets]]\nname = "own"\ntext = "own.txt"'
+"""Short: a run that ends early evaluates on it some dozens of times more."""
 
 
 def test_a_run_ends_where_nothing_gets_better(
-    job_file: Callable[..., Path], command: Callable[..., Any], tmp_path: Path
+    job_file: Callable[..., Path], local_run: Callable[..., Any], tmp_path: Path
 ) -> None:
     """With next to no learning rate no loss is lower than the first. The program sees the last checkpoint."""
     program = json.dumps([sys.executable, "-c", PROGRAM, "{model}", "{folder}"])
     job = job_file(
         ("steps = 4", "steps = 100000"),
+        ("validation = 0.1", "validation = 0.01"),
         ("eval_every = 0", "eval_every = 3\nlearning_rate = 1e-30"),
         (
             "[checkpoint]",
             f"[eval]\npatience = 2\ncommand = {program}\n{SET}\n[checkpoint]",
         ),
     )
+    (job.parent / "own.txt").write_text("To be, or not to be, that is the question.\n" * 4)
     state = tmp_path / "state"
-    done = command("run", str(job), "--nodes", "1", "--state", str(state), "--json", cwd=tmp_path, timeout=280)
+    done = local_run(job, "--nodes", "1", "--state", str(state), cwd=tmp_path)
     assert done.status == 0, done.stderr
     events = {
         kind: [one for one in done.events if one["event"] == kind] for kind in ("eval", "evaluated", "notice", "done")

@@ -30,20 +30,12 @@ class ForkedPopen:
         self, command: Sequence[str], *, stdin: int, stderr: TextIO, env: Mapping[str, str], **_: object
     ) -> None:
         reading, writing = os.pipe()
-        here = f"/proc/{os.getpid()}/fd"
-        order = {
-            "words": list(command[command.index("farflung") + 1 :]),
-            "stdin": f"{here}/{stdin}",
-            "stdout": f"{here}/{writing}",
-            "stderr": f"{here}/{stderr.fileno()}",
-            "environment": dict(env),
-            "cwd": os.getcwd(),
-            "as_typed": True,
-        }
+        words = list(command[command.index("farflung") + 1 :])
+        order = {"words": words, "environment": dict(env), "cwd": os.getcwd(), "as_typed": True, "given": 3}
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(os.environ[WHERE])
         self._answers = self._socket.makefile("r")
-        self._socket.sendall(json.dumps(order).encode() + b"\n")
+        socket.send_fds(self._socket, [json.dumps(order).encode() + b"\n"], [stdin, writing, stderr.fileno()])
         self.pid: int = json.loads(self._answers.readline())["pid"]
         os.close(writing)
         self.stdout = os.fdopen(reading, "r", encoding="utf-8", errors="replace")
@@ -78,28 +70,29 @@ class ForkedPopen:
             os.kill(self.pid, number)
 
 
-PROFILE = (
-    *(sys.executable, "-S", "-c"),
-    f"""\
+_ASKS = f"""\
 import json, os, socket, sys
-path = f"{{os.environ['{WHERE}']}}.{{os.getpid()}}"
-with open(path, "w") as file:
-    file.write(sys.stdin.read())
-order = {{"words": ["profile"], "environment": dict(os.environ), "cwd": os.getcwd(), "as_typed": True}}
-order |= {{"stdin": path, "stdout": path + ".out", "stderr": path + ".err"}}  # its own may be sockets
 nursery = socket.socket(socket.AF_UNIX)
 nursery.connect(os.environ["{WHERE}"])
-nursery.sendall(json.dumps(order).encode() + b"\\n")
+order = {{"module": sys.argv[1], "words": sys.argv[2:], "environment": dict(os.environ), "cwd": os.getcwd()}}
+order |= {{"given": 3, "bound": True}}
+socket.send_fds(nursery, [json.dumps(order).encode() + b"\\n"], [0, 1, 2])
+for one in (0, 1):
+    os.close(one)
 with nursery.makefile() as answers:
     answers.readline()
     status = json.loads(answers.readline())["status"]
-for stream, name in ((sys.stdout, "stdout"), (sys.stderr, "stderr")):
-    with open(order[name]) as file:
-        stream.write(file.read())
-raise SystemExit(status)
-""",
-)
-"""A command that does as the coordinator's one for the profile of a model, by a fork of the nursery."""
+if status < 0:
+    os.kill(os.getpid(), -status)
+os._exit(status)
+"""
+
+
+def module(name: str, *words: str) -> list[str]:
+    """A command that does as ``python -m NAME WORDS`` of farflung's does, by a fork of the nursery, which ends with it;
+    in the place of `farflung.proto.python.module`."""
+    return [sys.executable, "-S", "-c", _ASKS, name, *words]
+
 
 IN_ITS_PLACE: Any = SimpleNamespace(Popen=ForkedPopen, PIPE=subprocess.PIPE)
 """What `farflung.cli.local.children` uses of ``subprocess``."""

@@ -6,11 +6,11 @@ Torch and transformers take a process of a command seconds to load, most of what
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,60 +19,74 @@ import time
 from pathlib import Path
 from typing import Any
 
+from forked import WHERE
+
 PATIENCE = 240.0
 """Seconds that anything may take: ten times what it takes on a machine with nothing else to do."""
 
 
-class Nursery:
-    """The process that starts the others; one for all tests."""
+class NurseryProcess:
+    """The process that starts the others; whoever knows ``socket`` connects to it."""
 
     def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="farflung-nursery-")
+        self.socket = str(Path(self._folder.name, "socket"))
+        with socket.socket(socket.AF_UNIX) as listener:  # it hears whoever connects while it begins
+            listener.bind(self.socket)
+            listener.listen(64)
+            self._process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("nursery.py")), str(listener.fileno())],
+                stdin=subprocess.PIPE,
+                pass_fds=[listener.fileno()],
+                env={**os.environ, "OMP_NUM_THREADS": "1", WHERE: self.socket},
+            )
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+        self._folder.cleanup()
+
+
+class Nursery:
+    """A connection to a process that starts others: all tests of a process have one."""
+
+    def __init__(self, at: str = "") -> None:
+        """``at``: the socket of a process that somebody else started; otherwise it has its own."""
+        self._own = None if at else NurseryProcess()
+        self.socket = at or self._own.socket
         self._replies: queue.Queue[int] = queue.Queue()
-        self._ready: queue.Queue[str] = queue.Queue()
         self.ended: dict[int, int] = {}
         """Exit status of what has ended, by pid."""
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(self.socket)
         reading, self._lifeline = os.pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("nursery.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[reading],
-            env={**os.environ, "FARM_LIFELINE": str(reading), "OMP_NUM_THREADS": "1"},
-        )
+        socket.send_fds(self._connection, [b'{"lifeline": true}\n'], [reading])
         os.close(reading)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def begin(self, order: dict[str, Any]) -> int:
         """Start a command; its pid."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
+        self._connection.sendall(json.dumps(order).encode() + b"\n")
         return self._replies.get(timeout=PATIENCE)
 
-    @functools.cached_property
-    def socket(self) -> str:
-        """Where `forked.ForkedPopen` asks for a process."""
-        return self._ready.get(timeout=PATIENCE)
-
     def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(60)
+        self._connection.shutdown(socket.SHUT_WR)
         self._reader.join(60)
-        self._process.stdout.close()
+        self._connection.close()
         os.close(self._lifeline)
+        if self._own is not None:
+            self._own.close()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            said = json.loads(line)
-            if "ready" in said:
-                self._ready.put(said["ready"])
-            elif "pid" in said:
-                self._replies.put(said["pid"])
-            elif "ended" in said:
-                self.ended[said["ended"]] = said["status"]
+        with self._connection.makefile("rb") as lines:
+            for line in lines:
+                said = json.loads(line)
+                if "pid" in said:
+                    self._replies.put(said["pid"])
+                else:
+                    self.ended[said["ended"]] = said["status"]
 
     def start(self, *words: str, out: Path, errors: Path, cwd: Path | None = None, **environment: str) -> Started:
         """``python -m farflung WORDS`` with an empty stdin; what it prints goes to the two files."""
