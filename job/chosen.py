@@ -11,9 +11,9 @@ from typing import Any
 from .schema import EVERY, Job
 
 AUTO = "auto"
-EVERY_KEY, RECOMPUTE_KEY = "updates.every", "train.recompute"
+EVERY_KEY, RECOMPUTE_KEY, MICROBATCH_KEY = "updates.every", "train.recompute", "train.microbatch"
 COUNTS = range(1, EVERY[-1] + 1)
-KINDS: Mapping[str, type] = {EVERY_KEY: int, RECOMPUTE_KEY: bool}
+KINDS: Mapping[str, type] = {EVERY_KEY: int, RECOMPUTE_KEY: bool, MICROBATCH_KEY: int}
 
 
 def left_open(job: Job) -> tuple[str, ...]:
@@ -37,6 +37,12 @@ def every_of(job: Job, chosen: Mapping[str, Any]) -> int:
     return every if isinstance(every, int) else EVERY[-1]
 
 
+def microbatch_of(job: Job, chosen: Mapping[str, Any]) -> int:
+    """Samples of a microbatch in a view; 1 where its plan does not say."""
+    size = chosen.get(MICROBATCH_KEY, job.train.microbatch)
+    return size if isinstance(size, int) else 1
+
+
 def mistakes(job: Job, chosen: Mapping[str, Any]) -> Iterator[str]:
     """Why these cannot be a plan's choices for this job."""
     wanted = left_open(job)
@@ -46,12 +52,18 @@ def mistakes(job: Job, chosen: Mapping[str, Any]) -> Iterator[str]:
     for key, value in chosen.items():
         if key not in wanted:
             yield f"its plan chooses {key}, which the job does not leave to it"
-        elif type(value) is not KINDS[key] or (key == EVERY_KEY and value not in COUNTS):
+        elif type(value) is not KINDS[key] or not _possible(job, key, value):
             yield f"its plan has no possible {key}"
     every = chosen.get(EVERY_KEY)
     overlap = job.updates.overlap
     if type(every) is int and isinstance(overlap, int) and overlap > every:
         yield f"its plan has {EVERY_KEY} = {every}, and rounds are {overlap} steps in flight"
+
+
+def _possible(job: Job, key: str, value: Any) -> bool:
+    if key == MICROBATCH_KEY:
+        return bool(value >= 1 and job.train.batch % value == 0)
+    return key != EVERY_KEY or value in COUNTS
 
 
 def _value(job: Job, key: str) -> Any:

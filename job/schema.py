@@ -55,8 +55,11 @@ class Train(Table):
         description="language, classification: what is learnt: the next token, or a text's class (data.labelled)",
     )
     batch: Count = Field(default=32, description="a whole number of samples a step, over all pipelines")
-    microbatch: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="a divisor of batch (default: the largest one up to 4)"
+    microbatch: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
+        default=0, description='a divisor of batch (default: the largest one up to 4), or "auto"'
+    )
+    critical_batch: Count | None = Field(
+        default=None, description="a whole number of samples: the batch from which on a larger one helps less than half"
     )
     optimizer: Annotated[
         Literal["adamw", "sgd", "lamb", "lion", "muon", "onebit_adam"],
@@ -123,9 +126,21 @@ class Train(Table):
         return data
 
     @property
+    def microbatch_size(self) -> int:
+        """``microbatch``, of a job whose plan has been made (job/chosen.py). ValueError: nothing is chosen yet."""
+        if isinstance(self.microbatch, str):
+            raise ValueError('train.microbatch = "auto" is chosen by the plan of a view')
+        return self.microbatch
+
+    @property
     def microbatches(self) -> int:
-        """How many microbatches a step has, over all pipelines."""
-        return self.batch // self.microbatch
+        """How many microbatches a step has, over all pipelines. ValueError: nothing has been chosen yet."""
+        return self.batch // self.microbatch_size
+
+    @property
+    def most_microbatches(self) -> int:
+        """How many a step may have, whatever a plan chooses."""
+        return self.batch if self.microbatch == "auto" else self.microbatches
 
 
 class Parallel(Table):

@@ -219,7 +219,7 @@ class Life:
 
     def _tell_of_idle_devices(self, island: Island) -> None:
         microbatch = self._joined.job.train.microbatch
-        if microbatch < island.ranks:
+        if isinstance(microbatch, int) and microbatch < island.ranks:
             self._say(
                 "notice",
                 f"a microbatch of {microbatch} leaves {island.ranks - microbatch} of this island's {island.ranks} "

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from ..job.changes import refused_changes
 from ..job.checks.whole import job_mistakes
-from ..job.chosen import mistakes
+from ..job.chosen import microbatch_of, mistakes
 from ..job.data.facts import Facts
 from ..job.schema import SECURE_MEMBERS, CheckCodec, Job
 from ..proto.control_pb2 import View
@@ -148,8 +148,9 @@ class Promises:
         layers = len(self.facts.profile.layers)
         if layers and plan.layers != layers:
             yield f"its plan is for {plan.layers} layers, and the model has {layers}"
-        if sum(plan.microbatches) != job.train.microbatches:
-            yield f"its plan has {sum(plan.microbatches)} microbatches a step, and the job {job.train.microbatches}"
+        microbatches = job.train.batch // max(1, microbatch_of(job, plan.chosen))
+        if sum(plan.microbatches) != microbatches:
+            yield f"its plan has {sum(plan.microbatches)} microbatches a step, and the job {microbatches}"
 
     def _rule(self, job: Job) -> str:
         return next((border.printable(why) for _, why in job_mistakes(job, self.check_codec, files=False)), "")

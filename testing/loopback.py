@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..job.chosen import microbatch_of
 from ..job.data.facts import Facts
 from ..job.data.sampling import Position, unfinished
 from ..job.schema import Job
@@ -194,13 +195,12 @@ class Hub(Network):
         if self.job.updates.mode == "delta" and self.plan is not None:
             # What the last stage has reported is what counts.
             finished = [answers[p[-1]].step if p[-1] in answers else position.step for p in self.plan.pipelines]
-            train = self.job.train
             redo = unfinished(
                 position,
                 finished,
                 step,
                 self.plan.microbatches,
-                train.microbatch,
+                microbatch_of(self.job, self.plan.chosen),
                 self.job.run.seed,
                 self.facts.drawn,
             )

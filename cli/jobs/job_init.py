@@ -45,7 +45,7 @@ validation = 0.05               # the part that is held out
 
 [train]
 batch = {batch:<23} # samples a step, over all pipelines: the same whatever joins
-microbatch = {microbatch:<18} # has to divide the batch
+microbatch = {microbatch:<18} # has to divide the batch; or "auto"
 optimizer = "adamw"             # adamw | sgd | lamb | lion | muon (delta mode) | onebit_adam (gradient mode)
 learning_rate = {rate}
 warmup_steps = 50
@@ -106,6 +106,7 @@ _MICROBATCH = 4
 
 _EXAMPLES = {
     "steps": "300",
+    "critical_batch": "2000",
     "family": '"gpt2"',
     "layers": "12",
     "width": "768",

@@ -87,6 +87,8 @@ def run(
     result = describe(network, workload, made)
     result["objective"] = objective
     result["search_s"] = round(searched, 3)
+    if workload.critical_batch is not None:
+        result["tokens_that_count_per_day"] = round(result["tokens_per_day"] * workload.counts)
     if wanted is not None:
         result["finish"] = finish_of(result, wanted)
     if made.spares and objective == "step":

@@ -103,6 +103,7 @@ def show_plan(output: Output, rows: Sequence[Sequence[str]], made: dict[str, Any
         "a step": seconds_text(float(predicted["step_s"])),
         "tokens/s": count_text(float(predicted["tokens_per_second"])),
         "tokens/day": count_text(float(made["tokens_per_day"])),
+        "of which count": _counting(made),
         "idle": f"{float(predicted['bubble']):.1%} of the devices' time",
         "bottleneck": predicted["bottleneck"],
         "$/billion tokens": made["dollars_per_billion_tokens"],
@@ -123,6 +124,11 @@ def _narrow(output: Output, rows: Sequence[Sequence[str]], room: int) -> None:
         text = f"pipeline {number}, {share}: " + " -> ".join(one.replace(" ", "\N{NO-BREAK SPACE}") for one in held)
         lines = textwrap.wrap(text, max(20, room), subsequent_indent="  ", break_long_words=False)
         output.say("\n".join(lines).replace("\N{NO-BREAK SPACE}", " "))
+
+
+def _counting(made: dict[str, Any]) -> str:
+    count = made.get("tokens_that_count_per_day")
+    return f"{count_text(float(count))}, by train.critical_batch" if count is not None else ""
 
 
 def _finish(found: dict[str, Any] | None) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ...job.chosen import microbatch_of
 from ...job.data.facts import Facts
 from ...job.schema import SECURE_MEMBERS, Job
 from ...proto.control_pb2 import StepDone
@@ -46,7 +47,7 @@ class Measured:
         """Links that were measured since the plan in force was asked for."""
         self._equals = Equals(devices)
         self.rates = LinkRates(self._rate)
-        self.speeds = Speeds(facts, job.train.microbatch, lambda name: self.tflops(name) or 1.0)
+        self.speeds = Speeds(facts, microbatch_of(job, {}), lambda name: self.tflops(name) or 1.0)
         self.claims = Claims()
 
     def joined(self, name: str, device: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from ...job.chosen import microbatch_of
 from ...job.data.facts import Facts, LayerProfile
 from ...job.schema import SECURE_MEMBERS, Job
 from ...scheduler import Device, Layer, Network, PlanError, Workload, plan
@@ -152,7 +153,7 @@ def step_seconds(job: Job, facts: Facts, plan: Plan, tflops: Callable[[str], flo
     """Seconds that a step of a plan computes on its slowest node, by the speed measured as it joined; 0: not known."""
     longest = 0.0
     for index, pipeline in enumerate(plan.pipelines):
-        samples = plan.microbatches[index] * job.train.microbatch
+        samples = plan.microbatches[index] * microbatch_of(job, plan.chosen)
         for name in dict.fromkeys(pipeline):
             ranges = [plan.stages[stage] for stage in plan.stages_of(name)]
             layers = [layer for first, last in ranges for layer in facts.profile.layers[first : last + 1]]

@@ -14,13 +14,13 @@ import sys
 import time
 
 from ...scheduler import CodecChoice, Device, Layer, Plan, PlanError, Workload
-from ...scheduler.workloads.workload import Interval
+from ...scheduler.workloads.workload import Interval, Size
 from ..membership.questions import Question
 from ..records import Records
 from .planner import Search, search
 
 BESIDE = "--beside"
-SEARCHES = Records(Search, Workload, Layer, CodecChoice, Interval, Device, Question, Plan)
+SEARCHES = Records(Search, Workload, Layer, CodecChoice, Interval, Size, Device, Question, Plan)
 
 
 def answer(line: str) -> str:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from statistics import median, median_low
 
+from ...job.chosen import MICROBATCH_KEY
 from ...job.data.facts import Facts
 from ...scheduler.plans import Plan
 
@@ -50,9 +51,10 @@ class Speeds:
     def enter(self, plan: Plan) -> None:
         """A view begins: other work for everybody."""
         self._work, self._seconds, self._counted = {}, {}, self.usual
+        size = int(plan.chosen.get(MICROBATCH_KEY, self._microbatch))
         for pipeline, microbatches in zip(plan.pipelines, plan.microbatches, strict=True):
             for name, (first, last) in zip(pipeline, plan.stages, strict=True):
-                flops = sum(self._layers[first : last + 1]) * microbatches * self._microbatch
+                flops = sum(self._layers[first : last + 1]) * microbatches * size
                 self._work[name] = self._work.get(name, 0.0) + flops
 
     @property

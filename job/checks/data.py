@@ -125,3 +125,5 @@ def _own_mistakes(job: Job) -> Iterator[Mistake]:
     for name, field in type(job.train).model_fields.items():
         if name not in ("batch", "microbatch", "clip") and getattr(job.train, name) != field.default:
             yield ("train", name), f"train.{name} is decided by the members' own loop; leave it out"
+    if job.train.microbatch == "auto":
+        yield ("train", "microbatch"), "train.microbatch is what a member's share is a multiple of: give a number"

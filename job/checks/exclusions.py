@@ -73,7 +73,7 @@ def secure_mistakes(job: Job) -> Iterator[Mistake]:
     if updates.dense_rounds:
         sentence = f"updates.dense_rounds = {updates.dense_rounds} does not go with updates.secure"
         yield ("updates", "dense_rounds"), f"{sentence}: these rounds have no codec, so nothing to mask; allowed: 0"
-    pipelines = job.train.microbatches if parallel.pipelines == "auto" else parallel.pipelines
+    pipelines = job.train.most_microbatches if parallel.pipelines == "auto" else parallel.pipelines
     if pipelines < SECURE_MEMBERS:
         sentence = f"updates.secure needs {SECURE_MEMBERS} pipelines or more, and here are at most {pipelines}"
         key = ("train", "microbatch") if parallel.pipelines == "auto" else ("parallel", "pipelines")

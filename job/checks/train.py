@@ -14,13 +14,15 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
     if (run.epochs is None) == (run.steps is None):
         which = "not both" if run.epochs else "it has neither"
         yield ("run", "epochs"), f"[run] needs epochs or steps, {which}"
-    if train.microbatch < 1 or train.batch % train.microbatch:
+    if isinstance(train.microbatch, int) and (train.microbatch < 1 or train.batch % train.microbatch):
+        own = train.microbatch
         near = [size for size in range(1, train.batch + 1) if train.batch % size == 0]
-        near = sorted(sorted(near, key=lambda size: abs(size - train.microbatch))[:3])
-        sentence = f"train.microbatch = {train.microbatch} does not divide train.batch = {train.batch}"
+        near = sorted(sorted(near, key=lambda size: abs(size - own))[:3])
+        sentence = f"train.microbatch = {own} does not divide train.batch = {train.batch}"
         yield ("train", "microbatch"), f"{sentence}; allowed near it: {', '.join(map(str, near))}"
-    elif job.parallel.pipelines != "auto" and train.microbatches < job.parallel.pipelines:
-        sentence = f"parallel.pipelines = {job.parallel.pipelines} is more than the {train.microbatches} microbatches"
+    elif job.parallel.pipelines != "auto" and train.most_microbatches < job.parallel.pipelines:
+        most = train.most_microbatches
+        sentence = f"parallel.pipelines = {job.parallel.pipelines} is more than the {most} microbatches"
         yield ("parallel", "pipelines"), f"{sentence} of a step (train.batch / train.microbatch); each needs one"
     if not all(0 <= beta < 1 for beta in train.betas):
         yield ("train", "betas"), f"train.betas = {list(train.betas)}: allowed is {allowed(('train', 'betas'))}"

@@ -18,6 +18,8 @@ SELDOM = 20
 """Steps between rounds that are tried."""
 MORE = 4
 """Times the batch that is tried where it has too few microbatches for all machines."""
+MORE_OR_LESS = (2, 4, 8, 16)
+"""The same where the job says from which batch on a larger one helps little."""
 WORTH_SAYING, CLEARER = 1.2, 1.05
 """What a change must gain to be said; and what a later one of the list must gain over an earlier one."""
 PLAIN_BITS = 32.0
@@ -42,13 +44,15 @@ def changes(network: Network, workload: Workload) -> Iterator[tuple[str, Workloa
         fields = workload_fields(workload.mode, "auto", workload.overlap, workload.every, 1)
         yield 'updates.codec = "auto"', replace(workload, **fields)
     if workload.microbatches < len(network):
-        yield f"train.batch = {MORE * workload.batch}", replace(workload, batch=MORE * workload.batch)
+        for more in (MORE,) if workload.critical_batch is None else MORE_OR_LESS:
+            yield f"train.batch = {more * workload.batch}", replace(workload, batch=more * workload.batch)
 
 
 def instead(network: Network, workload: Workload, made: Plan, time_limit: float, seed: int = 0) -> str:
-    """The change that gains most, in a sentence with who trains then and how many times the tokens; empty where none
-    gains WORTH_SAYING. time_limit: seconds for all of them."""
-    now = predict(network, workload, made).tokens_per_second
+    """The change that gains most, in a sentence with who trains then and how many times the tokens, those that count
+    where the job has a critical batch; empty where none gains WORTH_SAYING. time_limit: seconds for all of them."""
+    now = predict(network, workload, made).tokens_per_second * workload.counts
+    what = "the tokens" if workload.critical_batch is None else "the tokens that count"
     tried = list(changes(network, workload))
     best, words = WORTH_SAYING / CLEARER, ""
     deadline = time.monotonic() + time_limit
@@ -60,8 +64,8 @@ def instead(network: Network, workload: Workload, made: Plan, time_limit: float,
             other = plan(network, changed, time_limit=left / (len(tried) - at), seed=seed, near=made)
         except PlanError:
             continue
-        times = predict(network, changed, other).tokens_per_second / now
+        times = predict(network, changed, other).tokens_per_second * changed.counts / now
         if times >= best * CLEARER and len(other.nodes) > len(made.nodes):
             who = "all" if not other.spares else str(len(other.nodes))
-            best, words = times, f"with {said} {who} of {len(network)} train: {times:.2g} times the tokens"
+            best, words = times, f"with {said} {who} of {len(network)} train: {times:.2g} times {what}"
     return words

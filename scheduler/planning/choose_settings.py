@@ -1,10 +1,12 @@
-"""What a plan chooses of the job beside a placement: steps between rounds, the schedule, and recompute.
+"""What a plan chooses of the job beside a placement: steps between rounds, the schedule, recompute, and microbatches.
 
 Each choice is made by planning it: the plans are compared by the seconds of a step as simulated, and the plan's `why`
 says what the next other choice would have given.
 
 * Recompute and the schedule change no number that is learnt, so the fastest is taken; the plainest of those that are
   about as fast.
+* Larger microbatches compute faster, smaller ones fill a pipeline better and need less memory: the usual one is taken,
+  unless the next larger or smaller ones make a step shorter.
 * Rarer rounds cost loss, so rounds are as frequent as the network allows: the fewest steps between them with which the
   plan has ENOUGH of the speed that the rarest would give.
 """
@@ -20,7 +22,7 @@ from ..networks.network import NOISE, Network
 from ..plans import Plan
 from ..timing.estimate import Estimator
 from ..timing.seconds import candidate_seconds
-from ..workloads.settled import EVERY_KEY, RECOMPUTE_KEY, as_chosen, settled
+from ..workloads.settled import as_chosen, as_settled, settled
 from ..workloads.workload import Workload
 from .replan import as_candidate
 
@@ -73,7 +75,10 @@ def plan_settings(
     best = tries.plainest()
     if workload.intervals:
         best = tries.every(best)
-    best = tries.kind(best.workload.every)
+    best = tries.kind(best)
+    if workload.sizes:
+        sized = tries.size(best)
+        best = sized if sized is best else tries.kind(sized)
     if kept is not None:
         frequent = best.workload.every < kept.workload.every and best.seconds * ENOUGH <= kept.seconds
         if not frequent and best.seconds * (1 + NOISE) >= kept.seconds:
@@ -82,9 +87,7 @@ def plan_settings(
 
 
 def _in_force(network: Network, workload: Workload, planned: Planned, time_limit: float, current: Plan) -> Made | None:
-    every, again = current.chosen.get(EVERY_KEY), current.chosen.get(RECOMPUTE_KEY)
-    schedule = current.schedule if current.schedule in workload.schedules else None
-    fixed = settled(workload, every, schedule, None if again is None else bool(again))
+    fixed = as_settled(workload, current)
     if dict(fixed.chosen) != current.chosen:
         return None
     try:
@@ -119,24 +122,36 @@ class _Tries:
             for again in ((False, True) if workload.auto_recompute else (None,))
             for schedule in workload.schedules or (None,)
         ]
+        self._sizes = [one.microbatch for one in workload.sizes]
         self._steps = [one.every for one in workload.intervals]
         self._deadline, self._clock = deadline, clock
-        self._left = len(self._kinds) + len(self._steps).bit_length()
+        self._left = len(self._kinds) + len(self._steps).bit_length() + min(4, len(self._sizes))
         self._near = None if kept is None else kept.plan
         self._made: dict[Workload, Made | PlanError] = {}
 
-    def made(self, every: int | None, schedule: str | None, recompute: bool | None) -> Made | PlanError:
+    def made(
+        self,
+        every: int | None,
+        schedule: str | None,
+        recompute: bool | None,
+        microbatch: int | None = None,
+    ) -> Made | PlanError:
         """The plan with these choices, or why there is none."""
-        fixed = settled(self._workload, every, schedule, recompute)
+        fixed = settled(self._workload, every, schedule, recompute, microbatch)
         if fixed not in self._made:
             seconds = max(self._deadline - self._clock(), 0.0) / max(self._left, 1)
             self._left -= 1
             try:
-                one = _timed(self._network, fixed, self._planned(fixed, max(seconds, LEAST_S), self._near))
+                one = _timed(self._network, fixed, self._planned(fixed, max(seconds, LEAST_S), self._begin(fixed)))
                 self._made[fixed], self._near = one, one.plan
             except PlanError as error:
                 self._made[fixed] = error
         return self._made[fixed]
+
+    def _begin(self, fixed: Workload) -> Plan | None:
+        """The plan to begin with, where there is a microbatch for each of its pipelines."""
+        near = self._near
+        return near if near is None or len(near.pipelines) <= fixed.microbatches else None
 
     def plainest(self) -> Made:
         """The plan with the rarest rounds and the first schedule and recompute that have one. PlanError: none has."""
@@ -147,9 +162,9 @@ class _Tries:
                 return tried[-1]
         raise next(one for one in tried if isinstance(one, PlanError))
 
-    def kind(self, every: int) -> Made:
-        """The best schedule and recompute with rounds so rare, of which one has a plan."""
-        tried = [self.made(every, *kind) for kind in self._kinds]
+    def kind(self, made: Made) -> Made:
+        """The best schedule and recompute with the rounds and the microbatch of a plan."""
+        tried = [self.made(made.workload.every, *kind, made.workload.microbatch) for kind in self._kinds]
         found = [one for one in tried if isinstance(one, Made)]
         limit = min(one.seconds for one in found) * (1 + SLOWER)
         return next(one for one in found if one.seconds <= limit)
@@ -165,6 +180,20 @@ class _Tries:
             else:
                 low = middle + 1
         return best
+
+    def size(self, made: Made) -> Made:
+        """The plan with larger microbatches, or else smaller ones, as long as each next size makes a step shorter."""
+        own = made.workload
+        for towards in (1, -1):
+            best, at = made, self._sizes.index(own.microbatch) + towards
+            while 0 <= at < len(self._sizes):
+                one = self.made(own.every, own.schedule, own.recompute, self._sizes[at])
+                if not isinstance(one, Made) or one.seconds * (1 + SLOWER) >= best.seconds:
+                    break
+                best, at = one, at + towards
+            if best is not made:
+                return best
+        return made
 
     def reasons(self, best: Made) -> list[str]:
         """A sentence for each choice: what the plan takes, and what another choice would."""
@@ -186,20 +215,42 @@ class _Tries:
             words = "forwards are computed again" if workload.recompute else "nothing is computed again"
             name = "nothing computed again" if workload.recompute else "forwards computed again"
             said.append(f"{words}: {took}, {_with(name, self._known(best, recompute=not workload.recompute))}")
+        if self._sizes:
+            at = self._sizes.index(workload.microbatch)
+            beside = [self._sizes[index] for index in (at - 1, at + 1) if 0 <= index < len(self._sizes)]
+            with_others = [
+                _with(str(size), other) for size in beside if (other := self._known(best, microbatch=size)) is not None
+            ]
+            said.append(f"microbatches of {_samples(workload.microbatch)}: {', '.join([took, *with_others])}")
         return said
 
     def _known(
-        self, made: Made, every: int | None = None, schedule: str | None = None, recompute: bool | None = None
+        self,
+        made: Made,
+        every: int | None = None,
+        schedule: str | None = None,
+        recompute: bool | None = None,
+        microbatch: int | None = None,
     ) -> Made | PlanError | None:
         """The plan with the choices of another but these, where it was made."""
         own = made.workload
         again = own.recompute if recompute is None else recompute
-        fixed = settled(self._workload, own.every if every is None else every, schedule or own.schedule, again)
+        fixed = settled(
+            self._workload,
+            own.every if every is None else every,
+            schedule or own.schedule,
+            again,
+            own.microbatch if microbatch is None else microbatch,
+        )
         return self._made.get(fixed)
 
 
 def _steps(every: int) -> str:
     return "step" if every == 1 else f"{every} steps"
+
+
+def _samples(count: int) -> str:
+    return "1 sample" if count == 1 else f"{count} samples"
 
 
 def _with(name: str, other: Made | PlanError | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import product
 
 import numpy
 
@@ -19,6 +20,12 @@ from .finish import finish
 
 MOST_GROUPS = 16
 """Places, and kinds of devices, up to which each is planned for alone."""
+
+
+AT_FIRST_S = 0.02
+"""Seconds of the first search in each part: constructions come in any case."""
+MOST_PLACES = 16
+"""Of a plan up to which each is offered to spares."""
 
 
 def plan_cost(network: Network, workload: Workload, deadline: float, seed: int, speed: float | None = None) -> Plan:
@@ -39,14 +46,14 @@ def plan_cost(network: Network, workload: Workload, deadline: float, seed: int, 
 
     remaining = deadline - time.monotonic()
     first = best_candidate(network, workload, deadline - remaining / 2, seed, score=dollars)
-    # Fewer, cheaper devices: parts of them are planned for as networks.
+    # Fewer, cheaper devices: parts of them are planned for as networks, all of them in a moment before any for longer.
     cheaper_parts = parts(network)
-    for part in cheaper_parts:
+    longer = max(remaining / 8, remaining / 2 / max(1, len(cheaper_parts)))
+    for each, part in product((AT_FIRST_S, longer), cheaper_parts):
         if time.monotonic() > deadline:
             break
         inner = network.subset([network.names[device] for device in part])
         try:
-            each = max(remaining / 8, remaining / 2 / len(cheaper_parts))
             found = best_candidate(inner, workload, min(deadline, time.monotonic() + each), seed)
         except PlanError:
             continue
@@ -58,8 +65,9 @@ def plan_cost(network: Network, workload: Workload, deadline: float, seed: int, 
         if whole is not None:
             dollars(whole)
     for _ in range(len(network)):
-        # A pipeline whose devices cost more than it brings is left out.
-        cheaper = _without_one(estimator, min(seen, key=_rank(speed))[2])
+        # A pipeline whose devices cost more than it brings is left out, and a cheaper spare takes a place.
+        best = min(seen, key=_rank(speed))[2]
+        cheaper = [*_without_one(estimator, best), *_with_spares(estimator, best)]
         before = len(seen)
         for option in cheaper:
             dollars(option)
@@ -115,11 +123,37 @@ def parts(network: Network) -> list[list[int]]:
     order = numpy.argsort(-value, kind="stable").tolist()
     found += [order[:count] for count in _sizes(len(network))]
     distinct = {tuple(sorted(part)) for part in found if len(part) < len(network)}
-    return [list(part) for part in sorted(distinct, key=lambda part: (-len(part), part))]
+    dear = prices(network)
+    return [list(part) for part in sorted(distinct, key=lambda part: _promise(network, dear, part))]
+
+
+def _promise(network: Network, dear: numpy.ndarray, part: tuple[int, ...]) -> tuple[float, int, tuple[int, ...]]:
+    """Parts that cost least for what they compute come first, of equal ones the larger."""
+    chosen = list(part)
+    return float(dear[chosen].sum() / network.tflops[chosen].sum()), -len(part), part
 
 
 def _sizes(count: int) -> list[int]:
     return sorted({max(1, round(count * part)) for part in (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)})
+
+
+def _with_spares(estimator: Estimator, best: Candidate) -> list[Candidate]:
+    """The candidate with a spare of each kind in each place, of few places."""
+    devices, chunks = estimator.network.devices, best.cut.chunks
+    kinds = {(devices[one].region, devices[one].tflops, devices[one].price): one for one in best.spare}
+    if best.places.size > MOST_PLACES or len(kinds) > MOST_GROUPS:
+        return []
+    found = []
+    for spare, at in product(kinds.values(), range(best.places.size)):
+        places = best.places.copy()
+        out = int(places.flat[at])
+        places.flat[at] = spare
+        cut = cut_for(estimator, places, chunks)
+        left = [*(one for one in best.spare if one != spare), out]
+        option = None if cut is None else candidate(estimator, places, left, cut, best.origin)
+        if option is not None:
+            found.append(option)
+    return found
 
 
 def _without_one(estimator: Estimator, best: Candidate) -> list[Candidate]:

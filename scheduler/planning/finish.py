@@ -140,7 +140,11 @@ def why_spare(estimator: Estimator, best: Candidate, now: float, dollars: Dollar
             reasons[name] = "its links to the nodes that train are missing"
             continue
         where = f"stage {slot % nodes} of pipeline {slot // nodes}"
-        if dollars is not None:
+        if dollars is not None and math.isclose(dollars(found, seconds), dollars(best, now), rel_tol=0.005):
+            reasons[name] = (
+                f"in its best place ({where}) a million tokens would be no cheaper than ${dollars(best, now):.4g}"
+            )
+        elif dollars is not None:
             reasons[name] = (
                 f"in its best place ({where}) a million tokens would cost ${dollars(found, seconds):.4g} at "
                 f"{_s(seconds)} a step, not ${dollars(best, now):.4g} at {_s(now)}"

@@ -16,7 +16,7 @@ from .codecs import BLOCK, SUMMED, bits_of
 from .decoders import Shape, adapter_layers, decoder_layers, shape_of
 from .ladder import intervals, link_choices, wire_codec, workload_fields
 from .round_copies import USUAL, error_copies, message_copies, pattern_of
-from .workload import EVERY, Layer, Workload
+from .workload import EVERY, Layer, Size, Workload
 
 AUTO = "auto"
 SCHEDULES_OF_AUTO = ("1f1b", "interleaved")
@@ -25,6 +25,11 @@ MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0, "lion": 4.0, "muon": 8.0,
 HALF = {"fp32": 1.0, "bf16": 0.5}
 WEIGHT_BYTES = 8.0
 """Of a weight and its gradient."""
+MOST_SAMPLES = 64
+"""Of a microbatch that a plan chooses."""
+HALF_SPEED = 256
+"""Tokens of a microbatch with which a device computes at half of its speed: about as many as it can compute while it
+reads the weights once (dense bf16 flops over bytes a second, 150 to 600 for GPUs since 2020; Williams et al. 2009)."""
 PLAIN_BITS = 32.0
 """Of an element that codec none sends between stages that compute in fp32."""
 
@@ -73,7 +78,9 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
     train, parallel = _table(job, "train"), _table(job, "parallel")
     updates, activations = _table(job, "updates"), _table(job, "activations")
     batch = _whole(train, "batch", 32)
-    microbatch = _whole(train, "microbatch", max(size for size in range(1, 5) if batch % size == 0))
+    usual = max(size for size in range(1, 5) if batch % size == 0)
+    sizes = microbatch_sizes(batch, _wish(parallel, "pipelines")) if train.get("microbatch") == AUTO else ()
+    microbatch = max(size for size in sizes if size <= usual) if sizes else _whole(train, "microbatch", usual)
     mode, codec = str(updates.get("mode", "gradient")), str(updates.get("codec", "none"))
     seldom = updates.get("every") == AUTO
     every, fragments = EVERY[-1] if seldom else _whole(updates, "every", 1), _whole(updates, "fragments", 1)
@@ -96,8 +103,18 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
     sent = microbatch * max((layer.activation for layer in layers[:-1]), default=1)
     forward, backward = str(activations.get("forward", "none")), str(activations.get("backward", "none"))
     schedule, block = str(parallel.get("schedule", "1f1b")), _whole(updates, "block", BLOCK)
-    plain = plain_bits(str(train.get("precision", "fp32")), sent)
     fields = workload_fields(mode, codec, overlap, interval, fragments, block)
+
+    def bits(size: int) -> dict[str, Any]:
+        """What follows from a microbatch of so many samples."""
+        elements = sent // microbatch * size
+        raw = plain_bits(str(train.get("precision", "fp32")), elements)
+        return {
+            "activation_bits": bits_of(forward, elements, raw),
+            "gradient_bits": bits_of(backward, elements, raw),
+            "codecs": link_choices(forward, backward, elements, raw) if activations.get("by_link") else (),
+        }
+
     return Workload(
         layers=tuple(layers),
         batch=batch,
@@ -110,16 +127,34 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
         **fields,
         intervals=intervals(mode, codec, overlap, block) if seldom else (),
         pattern=pattern,
-        activation_bits=bits_of(forward, sent, plain),
-        gradient_bits=bits_of(backward, sent, plain),
-        codecs=link_choices(forward, backward, sent, plain) if activations.get("by_link") else (),
+        **bits(microbatch),
+        sizes=tuple(Size(size, worth(size, usual, tokens), **bits(size)) for size in sizes),
         optimizer_bytes=WEIGHT_BYTES + moments + reference_bytes(updates),
         round_bytes=error_bytes(updates, fields["overlap"], pipelines),
         recompute=train.get("recompute", False) is True,
         auto_recompute=train.get("recompute") == AUTO,
+        critical_batch=None if train.get("critical_batch") is None else _whole(train, "critical_batch", 1),
         tied=tied,
         tokens_per_sample=max(1, tokens),
     )
+
+
+def microbatch_sizes(batch: int, pipelines: int | None) -> tuple[int, ...]:
+    """Samples of a microbatch among which a plan chooses: divisors of the batch, each twice the one before or more, of
+    which there is one for each pipeline that is wished for."""
+    found: list[int] = []
+    for size in range(1, min(batch // (pipelines or 1), MOST_SAMPLES) + 1):
+        if batch % size == 0 and (not found or size >= 2 * found[-1]):
+            found.append(size)
+    if not found:
+        raise PlanError(f"{pipelines} pipelines can't be: a batch has {batch} samples")
+    return tuple(found)
+
+
+def worth(size: int, usual: int, tokens: int) -> float:
+    """How many times the speed of a microbatch of ``usual`` samples one of ``size`` has: each takes as long as
+    HALF_SPEED tokens more."""
+    return (1.0 + HALF_SPEED / (usual * max(1, tokens))) / (1.0 + HALF_SPEED / (size * max(1, tokens)))
 
 
 def plain_bits(precision: str, elements: int) -> float:

@@ -8,17 +8,21 @@ from dataclasses import replace
 from ..plans import Plan
 from .workload import Workload
 
-EVERY_KEY, RECOMPUTE_KEY = "updates.every", "train.recompute"
+EVERY_KEY, RECOMPUTE_KEY, MICROBATCH_KEY = "updates.every", "train.recompute", "train.microbatch"
 """Keys of the job, of which a plan says what it chose (Plan.chosen)."""
 
 
 def is_open(workload: Workload) -> bool:
     """Whether a plan has to choose more than a placement, and codecs for it."""
-    return bool(workload.intervals or workload.schedules or workload.auto_recompute)
+    return bool(workload.intervals or workload.schedules or workload.auto_recompute or workload.sizes)
 
 
 def settled(
-    workload: Workload, every: int | None = None, schedule: str | None = None, recompute: bool | None = None
+    workload: Workload,
+    every: int | None = None,
+    schedule: str | None = None,
+    recompute: bool | None = None,
+    microbatch: int | None = None,
 ) -> Workload:
     """The workload with these choices, None: what it has. Of what it does not leave open nothing changes."""
     chosen = dict(workload.chosen)
@@ -40,6 +44,19 @@ def settled(
         again = workload.recompute if recompute is None else recompute
         workload = replace(workload, recompute=again, auto_recompute=False)
         chosen[RECOMPUTE_KEY] = again
+    if workload.sizes:
+        size = workload.microbatch if microbatch is None else microbatch
+        one = min(workload.sizes, key=lambda one: abs(one.microbatch - size))
+        workload = replace(
+            workload,
+            microbatch=one.microbatch,
+            efficiency=one.efficiency,
+            activation_bits=one.activation_bits,
+            gradient_bits=one.gradient_bits,
+            codecs=one.codecs,
+            sizes=(),
+        )
+        chosen[MICROBATCH_KEY] = one.microbatch
     return replace(workload, chosen=tuple(chosen.items()))
 
 
@@ -50,7 +67,13 @@ def as_settled(workload: Workload, plan: Plan) -> Workload:
     chosen: Mapping[str, int | bool] = plan.chosen
     again = chosen.get(RECOMPUTE_KEY)
     schedule = plan.schedule if plan.schedule in workload.schedules else None
-    return settled(workload, chosen.get(EVERY_KEY), schedule, None if again is None else bool(again))
+    return settled(
+        workload,
+        chosen.get(EVERY_KEY),
+        schedule,
+        None if again is None else bool(again),
+        chosen.get(MICROBATCH_KEY),
+    )
 
 
 def as_chosen(workload: Workload, plan: Plan) -> Workload:

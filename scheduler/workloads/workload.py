@@ -61,6 +61,17 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """So many samples of a microbatch, and what follows from it: fields of Workload with these names."""
+
+    microbatch: int
+    efficiency: float
+    activation_bits: float
+    gradient_bits: float
+    codecs: tuple[CodecChoice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """One step of a job, in numbers.
 
@@ -76,8 +87,10 @@ class Workload:
     update_ladder: (codec, bits for each parameter), the least lossy first, among which the plan chooses for updates;
     empty where the job names one and an overlap. auto_overlap: the plan chooses the overlap too. reached: the part of
     their tflops that devices were seen to reach, for that choice alone.
-    intervals, schedules, auto_recompute: what the job leaves to the plan (planning/choose_settings.py): the numbers of
-    steps between rounds, rarer ones last; the schedules, the plainest first; whether forwards are computed again.
+    intervals, schedules, auto_recompute, sizes: what the job leaves to the plan (planning/choose_settings.py): the
+    numbers of steps between rounds, rarer ones last; the schedules, the plainest first; whether forwards are computed
+    again; the microbatches, smaller ones first.
+    critical_batch: samples, of the job; see ``counts``.
     chosen: keys of the job with what was chosen for them.
     """
 
@@ -110,6 +123,8 @@ class Workload:
     intervals: tuple[Interval, ...] = ()
     schedules: tuple[str, ...] = ()
     auto_recompute: bool = False
+    sizes: tuple[Size, ...] = ()
+    critical_batch: int | None = None
     chosen: tuple[tuple[str, int | bool], ...] = ()
 
     def __post_init__(self) -> None:
@@ -137,6 +152,15 @@ class Workload:
     def microbatches(self) -> int:
         """Microbatches of a batch, over all pipelines."""
         return self.batch // self.microbatch
+
+    @property
+    def counts(self) -> float:
+        """The part of a step's tokens that counts: 1 / (1 + batch / critical batch), 1 where no job says the latter.
+
+        To a loss that needs E tokens in small batches a training with batch B needs E (1 + B / B_crit) of them
+        (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", 2.3).
+        """
+        return 1.0 if self.critical_batch is None else 1.0 / (1.0 + self.batch / self.critical_batch)
 
     @property
     def parameters(self) -> int:

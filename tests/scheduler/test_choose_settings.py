@@ -108,6 +108,34 @@ def test_the_schedule_is_the_faster_one():
         assert re.search(r"(1f1b|interleaved): a step takes [\d.e-]+ s, with (1f1b|interleaved) [\d.e-]+ s", made.why)
 
 
+SIZES = {"updates": {"every": 1}, "train": {"batch": 48, "microbatch": "auto"}}
+
+
+@pytest.mark.parametrize(("context", "larger"), [(32, True), (4096, False)])
+def test_microbatches_are_those_with_which_a_step_is_shortest(context, larger):
+    work = workload(**SIZES, parallel={"stages": 2, "pipelines": 1}, model={"context": context})
+    assert [one.microbatch for one in work.sizes] == [1, 2, 4, 8, 16, 48] and work.microbatch == 4
+    net = network(10_000, tflops=0.01)
+    made = plan(net, work, time_limit=TIME)
+    size = made.chosen["train.microbatch"]
+    assert sum(made.microbatches) * size == 48 and (size > 4) == larger
+    each = [settled(work, microbatch=one.microbatch) for one in work.sizes]
+    took = {one.microbatch: seconds(net, one, plan(net, one, time_limit=TIME)) for one in each}
+    at = list(took).index(size)
+    assert took[size] <= min(list(took.values())[max(0, at - 1) : at + 2]) * 1.021
+    said = re.search(r"microbatches of (\d+) samples?: a step takes ([\d.e-]+) s(.*)", made.why)
+    assert said and int(said[1]) == size and float(said[2]) == pytest.approx(took[size], rel=0.01)
+    for other, value in re.findall(r"with (\d+) ([\d.e+-]+) s", said[3]):
+        assert float(value) == pytest.approx(took[int(other)], rel=0.01)
+
+
+def test_there_is_a_microbatch_for_each_pipeline_that_is_wished_for():
+    assert jobs.microbatch_sizes(48, 12) == (1, 2, 4) and jobs.microbatch_sizes(7, None) == (1, 7)
+    assert jobs.worth(4, 4, 128) == 1 and jobs.worth(1, 4, 128) == pytest.approx(0.5)
+    with pytest.raises(PlanError, match="9 pipelines can't be: a batch has 8 samples"):
+        jobs.microbatch_sizes(8, 9)
+
+
 def test_a_plan_in_force_keeps_its_choice_until_another_pays():
     work, names = workload(), [f"n{at}" for at in range(4)]
     made = plan(network(2000), work, time_limit=TIME)
@@ -132,7 +160,7 @@ def test_drawn_jobs_and_networks_get_a_plan_that_is_no_slower_than_any_choice():
         net = network(dice.choice([5, 50, 500]), count=dice.randint(2, 4), tflops=dice.choice([0.5, 4.0]))
         tables = {
             "updates": {"every": dice.choice([1, "auto"]), "overlap": dice.choice([0, 1])},
-            "train": {"recompute": dice.choice(["auto", False])},
+            "train": {"recompute": dice.choice(["auto", False]), "microbatch": dice.choice(["auto", 2])},
             "parallel": {"schedule": dice.choice(["auto", "1f1b"]), "stages": dice.choice(["auto", 2])},
         }
         work = workload(**tables)
@@ -141,6 +169,6 @@ def test_drawn_jobs_and_networks_get_a_plan_that_is_no_slower_than_any_choice():
         for every in [one.every for one in work.intervals] or [None]:
             for schedule in work.schedules or [None]:
                 for again in [False, True] if work.auto_recompute else [None]:
-                    one = settled(work, every, schedule, again)
+                    one = settled(work, every, schedule, again, made.chosen.get("train.microbatch"))
                     best = seconds(net, one, plan(net, one, time_limit=TIME))
                     assert took * ENOUGH <= best * 1.03, (tables, made.chosen, one.chosen)

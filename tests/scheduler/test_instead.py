@@ -1,6 +1,7 @@
 """What one change of the job does for spares: the promise is what a plan of the changed job is predicted to reach."""
 
 import re
+from dataclasses import replace
 
 import numpy
 import pytest
@@ -35,6 +36,18 @@ def test_the_change_that_is_named_gives_the_tokens_that_are_promised(wan: Networ
     assert (not other.spares) == (found[2] == "all")
     times = predict(wan, changed, other).tokens_per_second / predict(wan, job, made).tokens_per_second
     assert float(found[3]) == pytest.approx(times, rel=0.1)
+
+
+def test_a_larger_batch_gains_the_tokens_that_count_by_the_critical_batch() -> None:
+    wan, job = network(), Workload(LAYERS, 2, stages=1, update_bits=0.1, critical_batch=4)
+    told = instead(wan, job, plan(wan, job, time_limit=20), 60.0)
+    found = re.fullmatch(r"with train.batch = (4|8|16|32) all of 4 train: ([\d.e+]+) times the tokens that count", told)
+    assert found is not None
+    changed = dict(changes(wan, job))[f"train.batch = {found[1]}"]
+    assert changed.counts == pytest.approx(1 / (1 + int(found[1]) / 4)) and job.counts == pytest.approx(2 / 3)
+    speeds = [predict(wan, one, plan(wan, one, time_limit=20)).tokens_per_second for one in (job, changed)]
+    assert float(found[2]) == pytest.approx(speeds[1] * changed.counts / (speeds[0] * job.counts), rel=0.1)
+    assert instead(wan, replace(job, critical_batch=1), plan(wan, job, time_limit=20), 60.0) == ""
 
 
 def test_nothing_is_said_where_no_change_of_the_job_helps() -> None:

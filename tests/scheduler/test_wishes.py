@@ -1,5 +1,7 @@
 """Money and time in words: prices of one's own, deadlines, and the cheapest machines that keep one."""
 
+import re
+
 import pytest
 
 from farflung.cli.planning.plan import run
@@ -59,6 +61,25 @@ def test_the_cheapest_machines_for_a_deadline() -> None:
     hurry = run(WORDS, JOB, time_limit=30, price="home=0", deadline=f"{seconds / 3600:.9f}h")
     assert "oregon/0-H100" in {node for row in hurry["pipelines"] for node in row}
     assert hurry["finish"]["dollars"] > 0 and hurry["finish"]["days"] <= seconds / 86400
+
+
+def test_however_little_time_there_is_free_machines_are_found_and_no_spare_is_said_to_be_cheaper() -> None:
+    told = run("8xH100@oregon 4x4090@home:200mbit/20mbit", JOB, time_limit=0.05, price="home=0", deadline="30d")
+    assert told["finish"]["dollars"] == 0.0
+    assert {node.partition("/")[0] for row in told["pipelines"] for node in row} == {"home"}
+    paid = run("4xH100@oregon", JOB, time_limit=2, deadline="30d")
+    assert paid["spares"], "one is enough"
+    for why in paid["spares"].values():
+        said = re.findall(r"\$([\d.e-]+)", why)
+        assert "no cheaper" in why or said[0] != said[1], why
+
+
+def test_parts_that_compute_most_for_the_dollar_are_planned_for_first() -> None:
+    network = with_prices(cluster_of("2xH100@a 2x4090@b 1xH100@b"), "4090=0.01")
+    dollars = [sum(network.devices[one].price or 0.0 for one in part) for part in parts(network)]
+    flops = [sum(network.devices[one].tflops for one in part) for part in parts(network)]
+    rates = [one / two for one, two in zip(dollars, flops, strict=True)]
+    assert rates == sorted(rates) and parts(network)[0] == [2, 3]
 
 
 def test_parts_of_a_network_are_its_places_and_its_kinds() -> None:

@@ -139,7 +139,8 @@ def _after_delta(
         limit = sorted(finished)[-2] + 3 * int(plan.chosen.get("updates.every", rules.round_every))
         finished = [one if one <= limit else sorted(finished)[-2] for one in finished]
     step = max(finished)
-    again = unfinished(base.position, finished, step, plan.microbatches, rules.microbatch, rules.seed, rules.samples)
+    size = int(plan.chosen.get("train.microbatch", rules.microbatch))
+    again = unfinished(base.position, finished, step, plan.microbatches, size, rules.seed, rules.samples)
     return base.position.after(step, rules.batch, again)
 
 

@@ -7,6 +7,7 @@ import math
 import time
 from pathlib import Path
 
+from ....job.chosen import microbatch_of
 from ....proto import control_pb2 as pb
 from ... import events
 from ...membership import signals as s
@@ -139,7 +140,7 @@ class StepReports:
         view = self._deciding.state.view
         if view is not None and name in view.plan.nodes:
             pipeline = view.plan.pipeline_of(name)
-            samples = view.plan.microbatches[pipeline] * self._context.job.train.microbatch
+            samples = view.plan.microbatches[pipeline] * microbatch_of(self._context.job, view.plan.chosen)
             self.work.step(name, samples, time.time())
 
     def _keep(self, rows: list[StepRow]) -> None:

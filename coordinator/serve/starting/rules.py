@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....job.chosen import every_of
+from ....job.chosen import every_of, microbatch_of
 from ....job.data.facts import Facts
 from ....job.schema import Job
 from ...membership.resuming.handovers import residuals_of
@@ -19,7 +19,7 @@ def rules_of(job: Job, facts: Facts, options: Options) -> Rules:
     return Rules(
         mode=job.updates.mode,
         batch=job.train.batch,
-        microbatch=job.train.microbatch,
+        microbatch=microbatch_of(job, {}),
         seed=job.run.seed,
         samples=facts.drawn,
         layers=len(facts.profile.layers),

@@ -197,7 +197,8 @@ class Judge:
         steps = range(first + 1, begun + 1)
         for step in steps if len(steps) <= MOST_STEPS else sorted(self._dice.sample(steps, MOST_STEPS)):
             ids = sample_ids(position.positions(step, train.batch), seed, count)
-            for mine, share in zip(found, assign(ids, self._seat.plan.microbatches, train.microbatch), strict=True):
+            shares = assign(ids, self._seat.plan.microbatches, train.microbatch_size)
+            for mine, share in zip(found, shares, strict=True):
                 mine.extend(ids[index] for index in share)
         return found
 

@@ -60,7 +60,7 @@ class DeltaMode:
             counted,
             step,
             view.plan.microbatches,
-            train.microbatch,
+            train.microbatch_size,
             view.job.run.seed,
             view.context.facts.drawn,
         )

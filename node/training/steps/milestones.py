@@ -62,7 +62,7 @@ class Milestones:
     def evaluation(self, step: int) -> None:
         """This pipeline's share of the samples of an evaluation, computed with the reference."""
         view = self._view
-        chunks = evaluated(view.context.facts, view.job.train.microbatch)
+        chunks = evaluated(view.context.facts, view.job.train.microbatch_size)
         own = chunks[view.pipeline :: len(view.plan.pipelines)]
         mine = [(number, chunk[i : i + self._size]) for number, chunk in own for i in range(0, len(chunk), self._size)]
         if not chunks:

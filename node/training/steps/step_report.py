@@ -72,7 +72,7 @@ class StepReport:
         """Show the person at this node its pipeline's part of the step; only the last stage knows the loss."""
         view, tally, facts = self._view, self.tally, self._view.context.facts
         seconds = time.monotonic() - self._started_at
-        samples = view.plan.microbatches[view.pipeline] * view.job.train.microbatch
+        samples = view.plan.microbatches[view.pipeline] * view.job.train.microbatch_size
         mean = facts.trained / facts.samples if facts.trained else facts.context
         tokens = tally.tokens or samples * mean  # the last stage counts those that train, others know how many do
         view.context.emit(

@@ -40,7 +40,7 @@ class ViewTraining:
         self.context, self.resources, self.state = context, resources, state
         self.view = view = ViewMember(context, resources, state, start)
         job, plan = view.job, view.plan
-        self.size = job.train.microbatch // plan.pieces_of(view.pipeline)
+        self.size = job.train.microbatch_size // plan.pieces_of(view.pipeline)
         """Samples of a microbatch of this pipeline."""
         self.started = False
         self._neighbours = Neighbours(context, resources.waiting.on, self.size)
@@ -160,7 +160,7 @@ class ViewTraining:
     def _share(self, step: int) -> list[int]:
         """The samples of a step that are this pipeline's."""
         view, samples = self.view, self._samples(step)
-        own = assign(samples, view.plan.microbatches, view.job.train.microbatch)[view.pipeline]
+        own = assign(samples, view.plan.microbatches, view.job.train.microbatch_size)[view.pipeline]
         return [samples[i] for i in own]
 
     def _samples(self, step: int) -> list[int]:

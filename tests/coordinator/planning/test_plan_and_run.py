@@ -66,7 +66,9 @@ def drawn(dice: random.Random) -> dict:
         "batch": batch,
         **dice.choice([{}, {"precision": "bf16"}, {"recompute": True}, {"recompute": "auto"}, {"offload": True}]),
     }
-    train |= dice.choice([{}, {"microbatch": dice.choice([n for n in range(1, 7) if batch % n == 0])}])
+    sizes = ["auto", *(n for n in range(1, 7) if batch % n == 0)]
+    train |= dice.choice([{}, {"microbatch": dice.choice(sizes)}])
+    train |= dice.choice([{}, {"critical_batch": 500}])
     train |= dice.choice([{}, {"optimizer": "sgd"}, {"optimizer": "lamb"}, {"moments": "bf16"}])
     codec = dice.choice(["none", "int8", "cocktail", "topk", "randomk", "powersgd", "demo", "auto"])
     every = dice.choice([1, 4, 12, "auto"])
@@ -80,7 +82,7 @@ def drawn(dice: random.Random) -> dict:
     parallel = dice.choice(
         [{}, {"stages": 2}, {"pipelines": 2}, {"schedule": "gpipe"}, {"schedule": "interleaved"}, {"schedule": "auto"}]
     )
-    if batch // train.get("microbatch", 4) < 2:
+    if train.get("microbatch") != "auto" and batch // train.get("microbatch", 4) < 2:
         parallel.pop("pipelines", None)
     tables = {"train": train, "updates": updates, "activations": activations, "parallel": parallel}
     given = {name: table for name, table in tables.items() if table}

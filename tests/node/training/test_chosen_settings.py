@@ -12,17 +12,18 @@ from farflung.testing.loopback import Hub
 pytestmark = pytest.mark.usefixtures("nobody_late")
 
 STEPS = 12
+REST = {"eval_every": 0}
 PLAN = Plan(pipelines=(("a", "b"), ("c", "d")), stages=((0, 1), (2, 3)), microbatches=(3, 3))
 
 
-def job_of(every, recompute):
+def job_of(every, recompute, microbatch=2, **updates):
     return Job.model_validate(
         {
             "run": {"name": "chosen", "seed": 5, "steps": STEPS},
             "model": {"family": "gpt2", "layers": 2, "width": 16, "heads": 2, "context": 8},
             "data": {"text": ["none.txt"]},
-            "train": {"batch": 12, "microbatch": 2, "learning_rate": 3e-3, "eval_every": 0, "recompute": recompute},
-            "updates": {"mode": "delta", "block": 256, "every": every, "codec": "int8"},
+            "train": {"batch": 12, "learning_rate": 3e-3, "microbatch": microbatch, "recompute": recompute, **REST},
+            "updates": {"mode": "delta", "block": 256, "every": every, "codec": "int8", **updates},
             "checkpoint": {"every": 0},
         }
     )
@@ -58,3 +59,15 @@ def test_the_next_view_may_choose_otherwise():
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values()), "all hold the same weights"
     assert not any(model.recompute for trainer in hub.trainers.values() for model in trainer.state.models)
     assert {trainer.context.job.updates.every for trainer in hub.trainers.values()} == {5}
+
+
+def test_microbatches_are_those_of_the_view_s_plan_and_every_sample_counts_once():
+    exact = {"mode": "gradient", "codec": "none"}  # a step is whole or not at all: each has the samples it always has
+    fixed = trained(job_of(1, False, **exact), PLAN)[1]
+    first = replace(PLAN, chosen={"train.microbatch": 2})
+    larger = replace(PLAN, microbatches=(1, 1), chosen={"train.microbatch": 6})
+    hub, outcome = trained(job_of(1, False, "auto", **exact), first, larger)
+    assert sorted(outcome.losses) == list(range(1, STEPS + 1))
+    assert outcome.losses == pytest.approx(fixed.losses, rel=1e-3), "summed in another order"
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    assert {trainer.training.size for trainer in hub.trainers.values()} == {6}
