@@ -119,7 +119,17 @@ class Nodes:
 
     def join(self, name: str) -> None:
         device = json.dumps({"kind": "cuda", "tflops": 30.0, "memory_bytes": 24 << 30})
-        self.run.admit(NodeRow(name, f"{name}-1", digest("x"), "key", f"10.0.0.1:{name[1:]}", device, time.time()))
+        self.run.admit(
+            NodeRow(
+                name,
+                f"{name}-1",
+                digest("x"),
+                "key",
+                f"10.0.0.1:{name[1:]}",
+                device,
+                joined=time.time(),
+            )
+        )
         self.streams[name] = self.run.attach(name, pb.Hello(session=f"{name}-1", holds=0))
 
     def say(self, name: str, **kind: object) -> None:

@@ -211,7 +211,7 @@ async def measure(count: int, seconds: int, warm: float = WARM_S) -> Load:
         device = json.dumps({"kind": "cuda", "tflops": 30.0, "memory_bytes": 24 << 30})
         for number in range(count):
             name, listens = f"n{number}", address_of(number, port)
-            run.admit(NodeRow(name, f"{name}-1", digest(SECRET), "key", listens, device, time.time()))
+            run.admit(NodeRow(name, f"{name}-1", digest(SECRET), "key", listens, device, joined=time.time()))
         calm()
         ticking, late = asyncio.create_task(run.tick()), Lateness()
         pinned = Path(folder) / "pinned.pem"

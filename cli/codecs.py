@@ -51,6 +51,7 @@ def measure(
     size: int = 1 << 16,
     workers: int = 1,
     trials: int = 10,
+    *,
     device: str = "cpu",
     allow_code: tuple[str, ...] = (),
 ) -> dict[str, Any]:

@@ -202,7 +202,7 @@ class Hub(Network):
                 self.plan.microbatches,
                 microbatch_of(self.job, self.plan.chosen),
                 self.job.run.seed,
-                self.facts.drawn,
+                samples=self.facts.drawn,
             )
         for answer in answers.values():
             if answer.HasField("pending") and answer.pending.step == step > answer.step:

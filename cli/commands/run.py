@@ -34,7 +34,16 @@ def run(
     output.lasts = True
     read = load_job(job, check_codec=check_codec)
     code = tuple(sorted(read.modules))
-    plan = LocalRun(job, state or Path("runs") / read.run.name, nodes, device, code, insecure, output.debug, give_up)
+    plan = LocalRun(
+        job,
+        state or Path("runs") / read.run.name,
+        nodes,
+        device,
+        code,
+        insecure,
+        debug=output.debug,
+        give_up=give_up,
+    )
     view = screen(output)
     try:
         with view:

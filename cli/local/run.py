@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -44,6 +44,7 @@ class LocalRun:
     device: str = "auto"
     allow_code: tuple[str, ...] = ()
     insecure: bool = False
+    _: KW_ONLY
     debug: bool = False
     give_up: bool = False
     listen: str = "127.0.0.1:0"

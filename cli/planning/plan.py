@@ -48,6 +48,7 @@ def run(
     pipelines: int | None = None,
     objective: str = "step",
     time_limit: float = 10.0,
+    *,
     seed: int = 0,
     picture: str | Path | None = None,
     speed: float | None = None,

@@ -10,7 +10,7 @@ What this cannot see: whether the weights in a file of the right shape are the g
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from ...job.chosen import every_of
@@ -54,6 +54,7 @@ class Expected:
     files: int
     most: int
     tensors: Tensors
+    _: KW_ONLY
     cursor: int
     redo: int
 
@@ -84,6 +85,7 @@ def expected(
     reached: int,
     last: int,
     sender: tuple[str, str],
+    *,
     step: int,
     file: str,
     view: int = 0,
@@ -117,7 +119,7 @@ def expected(
     position = mine.position.after(step, job.train.batch)
     again = len(mine.position.redo) + (step - mine.position.step) * job.train.batch
     most = tensors.most_bytes + LONGEST_HEADER
-    return Expected(mine.number, step, file, len(mine.plan.stages), most, tensors, position.cursor, again)
+    return Expected(mine.number, step, file, len(mine.plan.stages), most, tensors, cursor=position.cursor, redo=again)
 
 
 def kept_by(plan: Plan, name: str) -> dict[str, int]:

@@ -13,7 +13,7 @@ import itertools
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ class TokenFile:
     context: int
     samples: int
     validation_samples: int
+    _: KW_ONLY
     packed: bool = False
     trained: int = 0
     mix: tuple[tuple[int, int], ...] = ()
@@ -132,7 +133,7 @@ def tokenise(
         def read(names: Sequence[str], part: str) -> tuple[Stream, Path]:
             if kind == "tokens":
                 return copied(names)
-            found, kept = _read_texts(job, names, tokenizer, folder, part, left, meter)
+            found, kept = _read_texts(job, names, tokenizer, folder, part, left, meter=meter)
             spools.append(files.enter_context(contextlib.closing(kept)))
             return found, kept.path
 
@@ -161,13 +162,13 @@ def tokenise(
 
 
 def _read_texts(
-    job: Job, names: Sequence[str], tokenizer: Tokenizer, folder: Path, part: str, room: int, meter: Meter
+    job: Job, names: Sequence[str], tokenizer: Tokenizer, folder: Path, part: str, room: int, *, meter: Meter
 ) -> tuple[Stream, Kept]:
     """Tokenise the files of these patterns, or what an earlier start left of them. ``part``: what they are for."""
     kind, dtype = job.data.source()[0], token_dtype(tokenizer.vocabulary)
     sources = text_files(kind, names)
     about = {"kind of data": kind, "data.field": job.data.field, "data.tokenizer": tokenizer.identity}
-    kept = Kept(folder, part, about, sources, unread(), dtype, room, meter.tell)
+    kept = Kept(folder, part, about, sources, unread(), dtype, room=room, tell=meter.tell)
     with contextlib.ExitStack() as undo:
         undo.callback(kept.close)
         counted = Counted(tokenizer)
@@ -183,7 +184,17 @@ def _read_texts(
 
         sizes = tuple((source.name, source.size) for source in sources)
         name = job.data.tokenizer
-        found = tokenised(kind, sizes, job.data.field, counted, name, dtype, take, kept.reading, reached)
+        found = tokenised(
+            kind,
+            sizes,
+            job.data.field,
+            counted,
+            name,
+            dtype,
+            take=take,
+            reading=kept.reading,
+            reached=reached,
+        )
         counted.report(kind, name, meter.tell)
         undo.pop_all()
     return found, kept

@@ -74,7 +74,7 @@ def join(parts: Sequence[TokenFile], context: int, folder: Path) -> TokenFile:
                 with contextlib.suppress(FileNotFoundError):
                     one.unlink()
     dtype, packed = (MARKED, any(part.packed for part in parts)) if marked else (parts[0].dtype, False)
-    return TokenFile(path, digest, dtype, context, samples, held, packed, trained)
+    return TokenFile(path, digest, dtype, context, samples, held, packed=packed, trained=trained)
 
 
 def _rows(part: TokenFile, held: bool) -> Iterator[npt.NDArray[Any]]:

@@ -71,12 +71,14 @@ def flushed_of(name: str, session: str, report: pb.Flushed) -> s.Flushed:
         report.step,
         report.ready_step,
         report.norm,
-        sections,
-        frozenset(report.layers),
-        report.save,
-        frozenset((one.step, one.view) for one in report.kept[:MOST_KEPT]),
-        {layer: one for layer, one in zip(report.layers, report.unsent, strict=False) if one >= 0 and isfinite(one)},
-        report.moved if report.moved >= 0 and isfinite(report.moved) else 0.0,
+        sections=sections,
+        layers=frozenset(report.layers),
+        save=report.save,
+        kept=frozenset((one.step, one.view) for one in report.kept[:MOST_KEPT]),
+        unsent={
+            layer: one for layer, one in zip(report.layers, report.unsent, strict=False) if one >= 0 and isfinite(one)
+        },
+        moved=report.moved if report.moved >= 0 and isfinite(report.moved) else 0.0,
     )
 
 

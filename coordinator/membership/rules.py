@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from ...job.data.sampling import Mixture
 from .resuming.handovers import Residuals
@@ -35,6 +35,7 @@ class Rules:
     seed: int
     samples: int | Mixture
     layers: int
+    _: KW_ONLY
     wanted: int = 1
     wanted_why: str = "one node"
     checkpoint_every: int = 0

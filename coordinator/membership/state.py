@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from ...job.data.sampling import Position
 from ...proto.connections.patience import Watch
@@ -48,6 +48,7 @@ class Node:
     heard: float
     dials_out: bool = False
     attending: bool = False
+    _: KW_ONLY
     arrived: bool = False
     """It has said hello."""
     ready: bool = False
@@ -103,6 +104,7 @@ class Change:
     flushed: Mapping[str, s.Flushed] = field(default_factory=dict)
     prepared: Mapping[str, s.Prepared] = field(default_factory=dict)
     awaited: frozenset[str] = frozenset()
+    _: KW_ONLY
     said: float = 0.0
     """When the flush was sent last to those who have not answered."""
     watch: Watch = field(default_factory=lambda: Watch("a view change", 0.0, math.inf))
@@ -137,6 +139,7 @@ class State:
     """The view that trains, or trained last."""
     pinned: s.Announcement | None = None
     """Announced after ``view``, and never started."""
+    _: KW_ONLY
     eligible: frozenset[tuple[str, str]] = frozenset()
     change: Change | None = None
     begun: bool = False

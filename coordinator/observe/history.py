@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from ..store.rows import EvalRow, StepRow
@@ -23,9 +23,15 @@ class Point:
     loss: float = 0.0
     tokens: int = 0
     seconds: float = 0.0
+    _: KW_ONLY
     sent: int = 0
     dense: int = 0
     parts: list[float] = field(default_factory=lambda: [0.0] * len(PARTS))
+
+    @classmethod
+    def of(cls, row: tuple[int, int, int, float, int, float, int, int]) -> Point:
+        """A row of the stored curve (``Steps.curve``)."""
+        return cls(*row[:6], sent=row[6], dense=row[7])
 
     def add(self, other: Point) -> None:
         """Take the steps of a later point in."""
@@ -66,7 +72,7 @@ class History:
             self.back_to(row.step - 1)
         sent, loss = row.bytes_updates + row.bytes_activations, row.loss
         known = loss is not None
-        point = Point(row.step, 1, int(known), loss or 0.0, row.tokens, row.seconds, sent, row.bytes_dense)
+        point = Point(row.step, 1, int(known), loss or 0.0, row.tokens, row.seconds, sent=sent, dense=row.bytes_dense)
         if parts is not None:
             point.parts = list(parts)
         if self._points and self._points[-1].count < self._width:

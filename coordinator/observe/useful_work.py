@@ -39,7 +39,7 @@ class UsefulWork:
     def judged(self, judge: str, said: Mapping[str, tuple[float, float]], now: float) -> None:
         """A judge's scores ``own`` and ``held`` of some nodes' contributions to a round."""
         for node, (own, held) in said.items():
-            old = self._scores.get((node, judge), ScoreRow(node, judge, 0, 0.0, 0.0, 0.0, now))
+            old = self._scores.get((node, judge), ScoreRow(node, judge, 0, 0.0, 0.0, 0.0, time=now))
             value = old.score + value_of(own, held)
             new = replace(old, count=old.count + 1, own=old.own + own, held=old.held + held, score=value, time=now)
             self._scores[node, judge] = new

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 from ...job.chosen import microbatch_of
 from ...job.data.facts import Facts, LayerProfile
@@ -74,6 +74,7 @@ class Search:
     measured: tuple[tuple[str, str, float, float], ...]
     least: int = 1
     seed: int = 0
+    _: KW_ONLY
     seconds: float = _SEARCH_S
     ages: tuple[float, ...] = ()
 

@@ -73,9 +73,9 @@ class Intake:
             len(facts.profile.layers),
             facts.vocabulary,
             view,
-            None if view is None else self.announcing.age(view),
-            job.train.batch,
-            facts.context if language else 0,
+            age=None if view is None else self.announcing.age(view),
+            batch=job.train.batch,
+            tokens=facts.context if language else 0,
         )
 
     # ---- being there ---------------------------------------------------------------------------

@@ -29,8 +29,9 @@ class Connection:
 
     def rows(self, kind: type[Row], rest: str = "", *values: Any) -> list[Row]:
         """The rows of a table that ``rest`` selects and orders."""
-        columns = ", ".join(field.name for field in fields(kind))
-        return [kind(*found) for found in self.read(f"select {columns} from {NAMES[kind]} {rest}", values)]
+        columns = [field.name for field in fields(kind)]
+        found = self.read(f"select {', '.join(columns)} from {NAMES[kind]} {rest}", values)
+        return [kind(**dict(zip(columns, row, strict=True))) for row in found]
 
     def first(self, kind: type[Row], rest: str, *values: Any) -> Row | None:
         """The first of these rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class NodeRow:
     key_hash: str
     address: str
     device: str
+    _: KW_ONLY
     joined: float
     left_at: float | None = None
     why: str = ""
@@ -50,6 +51,7 @@ class ViewRow:
     step: int
     cursor: int
     redo: str
+    _: KW_ONLY
     checkpoint: int
     why: str
     time: float
@@ -65,6 +67,7 @@ class StepRow:
     samples: int
     tokens: int
     seconds: float
+    _: KW_ONLY
     bytes_updates: int
     bytes_activations: int
     bytes_other: int
@@ -148,4 +151,5 @@ class ScoreRow:
     own: float
     held: float
     score: float
+    _: KW_ONLY
     time: float

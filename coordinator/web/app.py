@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from importlib import resources
 from pathlib import PurePosixPath
 from typing import Any
@@ -55,6 +55,7 @@ class Page:
     command: Callable[[str, str, str], Awaitable[str]]
     metrics: Callable[[], tuple[bytes, str]]
     closing: asyncio.Event
+    _: KW_ONLY
     secure: bool = False
     """Served over TLS, so that the cookie is for TLS only."""
     proved: Callable[[tuple[str, int] | None], None] = lambda end: None

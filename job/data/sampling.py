@@ -231,13 +231,14 @@ def unfinished(
     microbatches: Sequence[int],
     microbatch: int,
     seed: int,
+    *,
     samples: "int | Mixture",
 ) -> list[int]:
     """Positions that steps up to ``step`` took and that their pipeline did not finish.
 
     Pipeline d has finished everything up to step ``finished[d]``; the list is what a new view has to redo.
     """
-    found = unfinished_of_each(position, finished, step, microbatches, microbatch, seed, samples)
+    found = unfinished_of_each(position, finished, step, microbatches, microbatch, seed, samples=samples)
     return sorted(one for own in found for one in own)
 
 
@@ -248,6 +249,7 @@ def unfinished_of_each(
     microbatches: Sequence[int],
     microbatch: int,
     seed: int,
+    *,
     samples: "int | Mixture",
 ) -> list[list[int]]:
     """``unfinished``, pipeline by pipeline."""

@@ -305,7 +305,7 @@ def training_run(folder, now):
     run = Run(context, rules(), planner)
     streams = {}
     for name in "abcd":
-        run.admit(NodeRow(name, f"{name}-1", digest("secret"), "", f"127.0.0.1:{ord(name)}", "{}", 0.0))
+        run.admit(NodeRow(name, f"{name}-1", digest("secret"), "", f"127.0.0.1:{ord(name)}", "{}", joined=0.0))
         streams[name] = run.attach(name, pb.Hello(session=f"{name}-1"))
     for _ in range(4):
         now[0] += 0.6

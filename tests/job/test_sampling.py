@@ -108,4 +108,4 @@ def test_unfinished_is_what_the_slower_pipeline_took():
     again = unfinished(start, finished=[5, 3], step=5, microbatches=[2, 1], microbatch=4, seed=1, samples=50)
     assert len(again) == 2 * 4
     assert all(24 + 12 <= position < 24 + 36 for position in again)
-    assert unfinished(start, [5, 5], 5, [2, 1], 4, 1, 50) == []
+    assert unfinished(start, [5, 5], 5, [2, 1], 4, 1, samples=50) == []

@@ -58,8 +58,9 @@ class MadeUpRun:
             store.put(key, value)
         for number, (name, (host, device, tflops)) in enumerate(NODES.items()):
             about = json.dumps({"kind": "cuda", "description": device, "tflops": tflops})
-            store.nodes.put(NodeRow(name, f"s{number}", "", "", f"{host}:4{number}00", about, self.now - 5000 + number))
-        store.nodes.put(NodeRow("spot-7", "s9", "", "", "10.2.0.8:4000", "{}", self.now - 4000))
+            joined = self.now - 5000 + number
+            store.nodes.put(NodeRow(name, f"s{number}", "", "", f"{host}:4{number}00", about, joined=joined))
+        store.nodes.put(NodeRow("spot-7", "s9", "", "", "10.2.0.8:4000", "{}", joined=self.now - 4000))
         store.nodes.left("spot-7", "s9", self.now - 2100, "spot-7 left: its machine is being taken away (SIGTERM)")
         for source in NODES:
             for target in NODES:
@@ -81,7 +82,8 @@ class MadeUpRun:
             (2, old, 180, "oregon-1, spot-7 joined; 2 pipelines of 2 stages", 3900),
             (3, self.plan, 610, "spot-7 left: its machine is being taken away (SIGTERM); attic takes its place", 2098),
         ):
-            store.views.put(ViewRow(number, plan.to_json(), "[]", step, 0, "[]", -1, why, self.now - ago))
+            when = self.now - ago
+            store.views.put(ViewRow(number, plan.to_json(), "[]", step, 0, "[]", checkpoint=-1, why=why, time=when))
         store.checkpoints.put(CheckpointRow(1000, "runs/shakespeare-1b/checkpoints/1000", 0, "[]", self.now - 900))
         store.warnings.add(self.now - 1300, "attic", "update refused: values that are not finite")
 
@@ -108,8 +110,14 @@ class MadeUpRun:
             report.sent.extend(Sent(peer=peer, bytes=int(count * slow)) for peer, count in sent.items())
             self.observed.step(node, report, self.now)
         row = StepRow(
-            *(n, 3, loss, 32, 32 * 1024, seconds, int(3.9e6 * jitter), int(4.6e6 * jitter), 3000),
-            *(int(212e6), int(144e6), "", self.now),
+            *(n, 3, loss, 32, 32 * 1024, seconds),
+            bytes_updates=int(3.9e6 * jitter),
+            bytes_activations=int(4.6e6 * jitter),
+            bytes_other=3000,
+            bytes_dense=int(212e6),
+            bytes_dense_updates=int(144e6),
+            notes="",
+            time=self.now,
         )
         self.store.steps.put(row)
         self.history.step(row, self.observed.parts_of_step(n))

@@ -44,5 +44,14 @@ def measure(
     from ...codecs import measure as measured
     from ...screen.tables import show_measured
 
-    record = measured(spec, distribution, tensor, size, workers, trials, device, tuple(allow_code or ()))
+    record = measured(
+        spec,
+        distribution,
+        tensor,
+        size,
+        workers,
+        trials,
+        device=device,
+        allow_code=tuple(allow_code or ()),
+    )
     output.record(record) if output.json else show_measured(output, record)

@@ -74,13 +74,13 @@ def plan(
             pipelines,
             objective,
             time_limit,
-            seed,
-            picture,
-            speed,
-            price,
-            deadline,
-            tokens,
-            memory,
+            seed=seed,
+            picture=picture,
+            speed=speed,
+            price=price,
+            deadline=deadline,
+            tokens=tokens,
+            memory=memory,
         )
     if output.json:
         output.record(made)

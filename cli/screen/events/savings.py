@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from ....coordinator.observe.savings import Schedule, compared, savings_text
@@ -25,6 +25,7 @@ class Savings:
     dense_activations: int = 0
     steps: int = 0
     step: int = 0
+    _: KW_ONLY
     schedule: Schedule = field(default_factory=Schedule)
     since: tuple[int, int, int] = (0, 0, 0)
     recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_RECENT))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from ....coordinator.observe.savings import Schedule, schedule_of
 from ..units import count_text, seconds_text
@@ -41,6 +41,7 @@ class Story:
     eval_loss: float | None = None
     speed: float = 0.0
     savings: Savings = field(default_factory=Savings)
+    _: KW_ONLY
     nodes: set[str] = field(default_factory=set)
     view: int = 0
     spare: bool = False

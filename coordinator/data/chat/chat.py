@@ -281,4 +281,4 @@ def tokenise_chat(
     samples, trained = len(ways[0]), int(counted[: len(ways[0])].sum())
     reader.filled = sum(training.lengths) + (sum(validation.lengths) if validation is not training else 0)
     reader.report(len(counted), int(counted.sum()), tell)
-    return TokenFile(path, digest, MARKED, context, samples, len(ways[1]), several, trained)
+    return TokenFile(path, digest, MARKED, context, samples, len(ways[1]), packed=several, trained=trained)

@@ -45,6 +45,7 @@ class Kept:
         sources: Sequence[Source],
         reading: Reading,
         dtype: str,
+        *,
         room: int,
         tell: Tell,
     ) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, BinaryIO
 
 import fsspec
@@ -103,6 +103,7 @@ class Texts:
     dtype: str
     sizes: tuple[tuple[str, int | None], ...]
     marks: tuple[tuple[int, int, int, int, int], ...]
+    _: KW_ONLY
     tokens: int
 
     def read(self, start: int, count: int) -> npt.NDArray[Any]:
@@ -155,6 +156,7 @@ def tokenised(
     tokenizer: Tokenizer,
     name: str,
     dtype: str,
+    *,
     take: Callable[[npt.NDArray[Any]], None],
     reading: Reading | None = None,
     reached: Callable[[int, Place, int], None] = lambda number, place, tokens: None,
@@ -176,7 +178,7 @@ def tokenised(
         reached(number, place, count)
 
     begin = (kept.at.number, kept.at.place)
-    for number, place, tokens in _tokenised(kind, sizes, field, tokenizer, first, begin, before):
+    for number, place, tokens in _tokenised(kind, sizes, field, tokenizer, first, begin, before=before):
         if not kept.marks or count >= kept.marks[-1][0] + kept.every:
             kept.marks.append((count, number, *place))
         if len(kept.marks) > 2 * MOST:
@@ -184,7 +186,7 @@ def tokenised(
         take(tokens.astype(np.dtype(dtype).newbyteorder("<"), copy=False))
         count += len(tokens)
     reached(len(sizes), START, count)
-    return Texts(kind, field, name, dtype, sizes, tuple(kept.marks), count)
+    return Texts(kind, field, name, dtype, sizes, tuple(kept.marks), tokens=count)
 
 
 def _tokenised(
@@ -194,6 +196,7 @@ def _tokenised(
     tokenizer: Tokenizer,
     open_file: Opened,
     first: tuple[int, Place],
+    *,
     before: Callable[[int, Place], None] = lambda number, place: None,
 ) -> Iterator[tuple[int, Place, npt.NDArray[Any]]]:
     """(number of the file, place, tokens) of each part from ``first`` on. ``before`` hears where some parts begin that

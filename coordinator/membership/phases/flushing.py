@@ -143,7 +143,7 @@ def resumed_at(state: State, flushed: Mapping[str, s.Flushed]) -> Resume:
         state.eligible,
         flushed,
         state.reported,
-        state.newest,
+        newest=state.newest,
         judge=not state.restored,  # whether the last view of a coordinator that ended has started is not known
         unsent=state.unsent,
         kept=state.kept,

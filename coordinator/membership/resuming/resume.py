@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 from ....job.data.sampling import Position, unfinished
 from ....scheduler.plans import Plan
@@ -43,6 +43,7 @@ class Resume:
     checkpoint: int = -1
     norm: float = 0.0
     dissent: tuple[str, ...] = ()
+    _: KW_ONLY
     why: str = ""
     restores: tuple[str, ...] = ()
     """Who contributes again what it kept beside the checkpoint."""
@@ -55,6 +56,7 @@ def resume(
     eligible: frozenset[tuple[str, str]],
     flushed: Mapping[str, Flushed],
     reported: Mapping[str, int],
+    *,
     newest: Position,
     judge: bool = True,
     unsent: Unsent | None = None,
@@ -123,7 +125,7 @@ def resume(
     if position.redo:
         why += f", {len(position.redo)} samples are trained again"
     stand = tuple(section if judge else Section(section.name, section.round, 0) for section in sections.values())
-    return Resume(position, stand, holders, -1, norm, tuple(sorted(dissent)), why)
+    return Resume(position, stand, holders, -1, norm, tuple(sorted(dissent)), why=why)
 
 
 def _after_delta(
@@ -140,7 +142,7 @@ def _after_delta(
         finished = [one if one <= limit else sorted(finished)[-2] for one in finished]
     step = max(finished)
     size = int(plan.chosen.get("train.microbatch", rules.microbatch))
-    again = unfinished(base.position, finished, step, plan.microbatches, size, rules.seed, rules.samples)
+    again = unfinished(base.position, finished, step, plan.microbatches, size, rules.seed, samples=rules.samples)
     return base.position.after(step, rules.batch, again)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from .values import Fingerprint, Section
 
@@ -54,6 +54,7 @@ class Flushed:
     step: int = 0
     ready_step: int = 0
     norm: float = 0.0
+    _: KW_ONLY
     sections: tuple[Section, ...] = ()
     layers: frozenset[int] = frozenset()
     save: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 
 from ....job.data.sampling import Position
@@ -70,6 +70,7 @@ class Announcement:
     position: Position
     sections: tuple[Section, ...] = ()
     holders: tuple[tuple[str, ...], ...] = ()
+    _: KW_ONLY
     checkpoint: int = -1
     norm: float = 0.0
     why: str = ""

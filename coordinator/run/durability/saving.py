@@ -52,8 +52,8 @@ class Saving:
         """What a checkpoint's file has to be. NotAccepted: why its sender (name, session) may not send it."""
         job, facts = self._context.job, self._context.facts
         last = max(self._steps.last_step, facts.steps)
-        which = shard.step, shard.file, shard.view
-        return expected(self._announcing.recent, job, facts, self._steps.reached, last, sender, *which)
+        views, reached = self._announcing.recent, self._steps.reached
+        return expected(views, job, facts, reached, last, sender, step=shard.step, file=shard.file, view=shard.view)
 
     def complete(self, complete: Complete) -> None:
         """The last file of a checkpoint has come."""

@@ -96,7 +96,7 @@ def _row_of(view: s.Announcement) -> ViewRow:
         position.step,
         position.cursor,
         json.dumps(list(position.redo)),
-        view.checkpoint,
-        view.why,
-        time.time(),
+        checkpoint=view.checkpoint,
+        why=view.why,
+        time=time.time(),
     )

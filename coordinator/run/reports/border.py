@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from ....proto.control_pb2 import EvalDone, Report, StepDone
@@ -45,12 +45,13 @@ class About:
     layers: int
     vocabulary: int
     view: Announcement | None
+    _: KW_ONLY
     age: float | None
     batch: int
     tokens: int
 
 
-ANYBODY = About("", (), 0, 0, 0, None, None, 0, 0)
+ANYBODY = About("", (), 0, 0, 0, None, age=None, batch=0, tokens=0)
 """No check: for reports that are compared with nothing."""
 
 

@@ -126,13 +126,13 @@ class Progress:
             self._whole or sum(one.samples for one in reports),
             tokens,
             max((one.seconds for one in reports), default=0.0),
-            sum(one.bytes_updates for one in reports),
-            sum(one.bytes_activations for one in reports),
-            sum(one.bytes_other for one in reports),
-            sum(one.bytes_dense for one in reports),
-            sum(one.bytes_dense_updates for one in reports),
-            json.dumps(notes) if notes else "",
-            now,
+            bytes_updates=sum(one.bytes_updates for one in reports),
+            bytes_activations=sum(one.bytes_activations for one in reports),
+            bytes_other=sum(one.bytes_other for one in reports),
+            bytes_dense=sum(one.bytes_dense for one in reports),
+            bytes_dense_updates=sum(one.bytes_dense_updates for one in reports),
+            notes=json.dumps(notes) if notes else "",
+            time=now,
         )
 
 

@@ -32,7 +32,7 @@ class StepReports:
         self._context, self._deciding, self._measured, self._warn = context, deciding, measured, warn
         store, job = context.store, context.job
         self.observed = Observed()
-        self.history = History((Point(*row) for row in store.steps.curve(POINTS)), store.evals.all())
+        self.history = History((Point.of(row) for row in store.steps.curve(POINTS)), store.evals.all())
         self.work = UsefulWork(store.work.done(), store.work.scores())
         self._progress = Progress(
             job.train.batch if job.updates.mode == "gradient" else 0, [name for name, _ in context.facts.sets]

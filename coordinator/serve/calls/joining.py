@@ -85,7 +85,7 @@ class Joining:
             key_hash,
             reached.address,
             _device(request.device),
-            now,
+            joined=now,
             dials_out=reached.dials_out,
             ticket=request.ticket.partition(".")[0],
         )

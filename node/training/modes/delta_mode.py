@@ -62,7 +62,7 @@ class DeltaMode:
             view.plan.microbatches,
             train.microbatch_size,
             view.job.run.seed,
-            view.context.facts.drawn,
+            samples=view.context.facts.drawn,
         )
 
     def begin(self) -> None:

@@ -47,7 +47,17 @@ def view(number, names="abcd", step=0, **changes):
 
 
 def ask(views, sender, step, file, reached=400, number=0, job=None, last=400):
-    return expected(views, job or job_of(), facts_of(), reached, last, (sender, f"{sender}-1"), step, file, number)
+    return expected(
+        views,
+        job or job_of(),
+        facts_of(),
+        reached,
+        last,
+        (sender, f"{sender}-1"),
+        step=step,
+        file=file,
+        view=number,
+    )
 
 
 def refusal(*words, **keys):
@@ -73,7 +83,7 @@ def test_only_from_the_keeper_for_a_finished_step_that_is_due():
     far = refusal(views, "a", 200, FIRST, reached=130)
     assert "step 200 was not finished in view 1" in far.why and far.early
     with pytest.raises(NotAccepted, match="keeps no file"):
-        expected(views, job_of(), facts_of(), 400, 400, ("a", "an older life"), 100, FIRST)
+        expected(views, job_of(), facts_of(), 400, 400, ("a", "an older life"), step=100, file=FIRST)
 
 
 def test_a_view_that_is_over_keeps_what_it_finished():

@@ -52,7 +52,7 @@ def test_interrupted_is_uninterrupted(stop):
     """What was trained before a break, what it left, and what comes after are the whole run's samples, each once."""
     batch, steps, shares = 12, 20, (2, 1)
     whole = sample_ids([q for step in range(1, steps + 1) for q in Position().positions(step, batch)], 5, MIX)
-    again = unfinished(Position(), [stop, stop - 2], stop, shares, 4, 5, MIX)
+    again = unfinished(Position(), [stop, stop - 2], stop, shares, 4, 5, samples=MIX)
     after = Position().after(stop, batch, again)
     left = set(again)
     before = [q for step in range(1, stop + 1) for q in Position().positions(step, batch) if q not in left]

@@ -84,13 +84,13 @@ def flushed(name, step, ready=None, round=None, stage=None):
     stage = PLAN.stage_of(name) if stage is None else stage
     layers = frozenset(range(2 * stage, 2 * stage + 2))
     section = s.Section(f"stage-{stage}", step if round is None else round, 7)
-    return s.Flushed(name, f"s-{name}", 2, step, ready or step, 1.5, (section,), layers)
+    return s.Flushed(name, f"s-{name}", 2, step, ready or step, 1.5, sections=(section,), layers=layers)
 
 
 def decide(answers, mode="gradient", **more):
     rules = Rules(mode=mode, batch=16, microbatch=4, seed=1, samples=1000, layers=4, **more)
     eligible = frozenset((name, f"s-{name}") for name in "abcd")
-    return resume(rules, BASE, None, eligible, {one.name: one for one in answers}, {}, Position(5, 80))
+    return resume(rules, BASE, None, eligible, {one.name: one for one in answers}, {}, newest=Position(5, 80))
 
 
 @pytest.mark.parametrize("far", [14, 10**6])

@@ -100,7 +100,14 @@ class Cluster(RuleBasedStateMachine):
             sections = tuple(s.Section(f"layer-{layer}", fake.step, chain) for layer in sorted(fake.layers))
             fake.outbox.append(
                 s.Flushed(
-                    fake.name, fake.session, order.view, fake.step, ready, float(fake.step), sections, fake.layers
+                    fake.name,
+                    fake.session,
+                    order.view,
+                    fake.step,
+                    ready,
+                    float(fake.step),
+                    sections=sections,
+                    layers=fake.layers,
                 )
             )
         elif isinstance(order, s.SendView):

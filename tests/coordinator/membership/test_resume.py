@@ -28,11 +28,11 @@ def answers(*names, step=12, **keys):
 
 
 def decide(mode, flushed, pinned=None, eligible=ELIGIBLE, reported=None, base=BASE):
-    return resume(rules(mode), base, pinned, eligible, flushed, reported or {}, NEWEST)
+    return resume(rules(mode), base, pinned, eligible, flushed, reported or {}, newest=NEWEST)
 
 
 def test_first_view():
-    decision = resume(rules("gradient"), None, None, frozenset(), {}, {}, Position())
+    decision = resume(rules("gradient"), None, None, frozenset(), {}, {}, newest=Position())
     assert decision.checkpoint == 0 and decision.position == Position()
     assert decision.why == "from the initial weights"
 
@@ -84,7 +84,7 @@ def test_pinned_rollback_stands():
 def test_chain_is_decided_by_the_majority():
     other = Section("stage-0", 12, 8)
     flushed = answers("a", "b", "c", "d", a={"sections": (other,)})
-    flushed["e"] = Flushed("e", "s-e", 2, 12, 12, 1.5, (Section("stage-0", 12, 7),), frozenset({0, 1}))
+    flushed["e"] = Flushed("e", "s-e", 2, 12, 12, 1.5, sections=(Section("stage-0", 12, 7),), layers=frozenset({0, 1}))
     decision = decide("gradient", flushed, eligible=ELIGIBLE | {("e", "s-e")})
     assert decision.dissent == ("a",)
     assert decision.holders[0] == ("c", "e")
@@ -169,7 +169,16 @@ def test_two_against_two_is_a_tie():
     plan = Plan((("a",), ("b",), ("c",), ("d",)), ((0, 3),), (1, 1, 1, 1))
     base = Announcement(1, plan, BASE.members, Position(10, 160))
     made = {
-        name: Flushed(name, f"s-{name}", 2, 12, 12, 1.5, (Section("stage-0", 12, chain),), frozenset(range(4)))
+        name: Flushed(
+            name,
+            f"s-{name}",
+            2,
+            12,
+            12,
+            1.5,
+            sections=(Section("stage-0", 12, chain),),
+            layers=frozenset(range(4)),
+        )
         for name, chain in zip("abcd", (7, 8, 7, 8), strict=True)
     }
     for mode in ("gradient", "delta"):
@@ -179,12 +188,12 @@ def test_two_against_two_is_a_tie():
             "as many nodes hold one history of stage-0 as another after round 12 (a, c against b, d): "
             "from the checkpoint of step 5"
         )
-    assert resume(rules("delta"), base, None, ELIGIBLE, made, {}, NEWEST, judge=False).checkpoint == -1
+    assert resume(rules("delta"), base, None, ELIGIBLE, made, {}, newest=NEWEST, judge=False).checkpoint == -1
 
 
 def test_a_tie_below_the_highest_round_trusts_those_who_went_on():
     flushed = answers("a", "b", "c", a=at(("stage-0", 11), chain=5), c=at(("stage-0", 11), chain=6))
-    flushed["e"] = Flushed("e", "s-e", 2, 12, 12, 1.5, (Section("stage-0", 12, 7),), frozenset({0, 1}))
+    flushed["e"] = Flushed("e", "s-e", 2, 12, 12, 1.5, sections=(Section("stage-0", 12, 7),), layers=frozenset({0, 1}))
     plan = Plan((("a", "b"), ("c", "d"), ("e", "f")), ((0, 1), (2, 3)), (1, 1, 2))
     base = Announcement(1, plan, BASE.members, Position(10, 160))
     decision = decide("delta", flushed, eligible=ELIGIBLE | {("e", "s-e")}, base=base)

@@ -20,11 +20,23 @@ def test_orders_are_said_again_after_a_reconnect():
 def test_death_in_preparation_takes_the_next_number_and_keeps_the_position():
     script = Script().started()
     script(s.Left("d", "d1", "gone"))
-    script(*(holding(script, name, 5, 6) for name in "ac"), s.Flushed("b", "b1", 2, 6, 6, 1.25, (), frozenset({2, 3})))
+    script(
+        *(holding(script, name, 5, 6) for name in "ac"),
+        s.Flushed(
+            "b",
+            "b1",
+            2,
+            6,
+            6,
+            1.25,
+            sections=(),
+            layers=frozenset({2, 3}),
+        ),
+    )
     assert script.get(s.SendView)[0].view.position.step == 6
     script(s.Left("a", "a1", "gone"), s.Left("c", "c1", "gone"))
     assert script.state.change.awaited == {"b"} and script.state.number == 3
-    script(s.Flushed("b", "b1", 3, 6, 6, 1.25, (), frozenset(range(4))))
+    script(s.Flushed("b", "b1", 3, 6, 6, 1.25, sections=(), layers=frozenset(range(4))))
     assert script.get(s.SendView)[0].view.position == Position(6, 48)
     assert script.get(s.SendView)[0].view.checkpoint == -1
 

@@ -55,7 +55,21 @@ def test_the_time_of_a_step_is_the_mean_of_its_nodes() -> None:
 
 
 def row(step: int, loss: float | None = 2.0) -> StepRow:
-    return StepRow(step, 1, loss, 8, 100, 0.5, 10, 20, 1, 300, 200, "", float(step))
+    return StepRow(
+        step,
+        1,
+        loss,
+        8,
+        100,
+        0.5,
+        bytes_updates=10,
+        bytes_activations=20,
+        bytes_other=1,
+        bytes_dense=300,
+        bytes_dense_updates=200,
+        notes="",
+        time=float(step),
+    )
 
 
 def grown(steps: int, evals: list[EvalRow]) -> History:
@@ -70,13 +84,13 @@ def test_a_restart_reads_as_many_points_as_it_shows(tmp_path: Path) -> None:
     assert store.steps.curve(10) == []
     for step in range(1, 96):
         store.steps.put(row(step, loss=None if step == 1 else float(step)))
-    found = History((Point(*one) for one in store.steps.curve(10)), limit=10)
+    found = History((Point.of(one) for one in store.steps.curve(10)), limit=10)
     rows = found.since(-1, 0, 0)["point_rows"]
     assert [one[0] for one in rows] == [9, 19, 29, 39, 49, 59, 69, 79, 89, 95]
     assert rows[0][:5] == [9, 5.5, 200.0, 30, 300] and rows[1][1] == 14.5
     found.step(row(96, loss=1.0), None)  # the last point still has room
     assert found.since(-1, 0, 0)["point_rows"][-1][0] == 96 and len(found.since(-1, 0, 0)["point_rows"]) == 10
-    assert sum(point.count for point in (Point(*one) for one in store.steps.curve(1000))) == 95
+    assert sum(point.count for point in (Point.of(one) for one in store.steps.curve(1000))) == 95
     store.close()
 
 

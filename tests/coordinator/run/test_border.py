@@ -13,7 +13,7 @@ from farflung.job.data.sampling import Position
 from farflung.proto import control_pb2 as pb
 
 VIEW = Announcement(3, pairs(["a", "b", "c", "d"], None, frozenset()), (), Position(10, 80))
-KNOWN = About("a", frozenset("abcde"), 400, 4, 32, VIEW, 100.0, 8, 16)
+KNOWN = About("a", frozenset("abcde"), 400, 4, 32, VIEW, age=100.0, batch=8, tokens=16)
 
 
 def test_every_kind_of_report_has_a_row():

@@ -219,7 +219,7 @@ def test_values():
 def test_what_is_wanted_while_the_disk_is_full_is_kept(tmp_path, monkeypatch):
     with contextlib.closing(Store(tmp_path, create=True)) as store:
         for name in ("a", "b"):
-            store.nodes.put(NodeRow(name, "s", "", "", "127.0.0.1:1", "{}", 1.0))
+            store.nodes.put(NodeRow(name, "s", "", "", "127.0.0.1:1", "{}", joined=1.0))
         state = State(Rules("gradient", 8, 2, 1, 100, 4))
 
         def feed(event):

@@ -34,7 +34,7 @@ def ready(name):
     """It has the results of step 13, and had not heard of the commit."""
     stage = PLAN.stage_of(name)
     layers = frozenset(range(PLAN.stages[stage][0], PLAN.stages[stage][1] + 1))
-    return Flushed(name, f"s-{name}", 3, 12, 13, 1.5, (Section(f"stage-{stage}", 12, 7),), layers)
+    return Flushed(name, f"s-{name}", 3, 12, 13, 1.5, sections=(Section(f"stage-{stage}", 12, 7),), layers=layers)
 
 
 @pytest.mark.parametrize("norm", [2.5, math.nan, math.inf, 1e-310])
@@ -53,13 +53,13 @@ def test_a_step_that_only_the_dead_had_applied_is_finished_with_its_norm(norm):
     base = replace(VIEW, norm=norm)
     eligible = frozenset((member.name, member.session) for member in MEMBERS)
     flushed = {name: ready(name) for name in "bcd"}
-    decision = resume(rules("gradient"), base, None, eligible, flushed, {}, Position(5, 80), judge=False)
+    decision = resume(rules("gradient"), base, None, eligible, flushed, {}, newest=Position(5, 80), judge=False)
     assert decision.position.step == 13 and decision.checkpoint == -1
     assert decision.norm == norm or (math.isnan(norm) and math.isnan(decision.norm))
     assert {one.name: one.round for one in decision.sections} == {"stage-0": 13, "stage-1": 13}
     later = {name: replace(one, step=13, ready_step=14) for name, one in flushed.items()}
     later["b"] = replace(later["b"], step=14, norm=9.0)
-    assert resume(rules("gradient"), base, None, eligible, later, {}, Position(5, 80), judge=False).norm == 9.0
+    assert resume(rules("gradient"), base, None, eligible, later, {}, newest=Position(5, 80), judge=False).norm == 9.0
 
 
 def test_what_last_stages_had_reported_is_not_trained_again():
@@ -73,9 +73,9 @@ def test_what_last_stages_had_reported_is_not_trained_again():
     flushed = {
         name: replace(ready(name), step=40, sections=(Section(f"stage-{k}", 40, 7),)) for k, name in enumerate("ab")
     }
-    known = resume(rules("delta"), VIEW, None, eligible, flushed, reported, Position(5, 80), judge=False)
+    known = resume(rules("delta"), VIEW, None, eligible, flushed, reported, newest=Position(5, 80), judge=False)
     assert known.position.step == 40 and len(known.position.redo) == 2 * 8
-    nothing = resume(rules("delta"), VIEW, None, eligible, flushed, {}, Position(5, 80), judge=False)
+    nothing = resume(rules("delta"), VIEW, None, eligible, flushed, {}, newest=Position(5, 80), judge=False)
     assert len(nothing.position.redo) == 27 * 8, "its whole view, without the reports"
 
 
@@ -83,7 +83,7 @@ def test_a_start_reads_them_from_the_store(tmp_path):
     store = Store(tmp_path / "run.sqlite", create=True)
     members = json.dumps([[one.name, one.session, one.address, one.dials_out] for one in MEMBERS])
     store.put("stand", with_stand("", replace(VIEW, norm=math.nan)))
-    store.views.put(ViewRow(2, PLAN.to_json(), members, 13, 208, "[]", -1, "why", 1.5))
+    store.views.put(ViewRow(2, PLAN.to_json(), members, 13, 208, "[]", checkpoint=-1, why="why", time=1.5))
     store.put("reported", reported_text(VIEW, {"b": 40, "d": 38}))
     state = restored(rules("delta"), store, Checkpoints(tmp_path / "checkpoints", 1, {}))
     assert state.view.sections == SECTIONS and math.isnan(state.view.norm)
@@ -123,7 +123,7 @@ def test_what_is_unfinished_is_what_the_steps_had_taken(cursor, redo, finished):
         positions = position.positions(number, 12)
         for own, done in zip(assign(sample_ids(positions, 5, 90), shares, 4), finished, strict=True):
             again += [positions[one] for one in own if done < number]
-    assert unfinished(position, finished, step, shares, 4, 5, 90) == sorted(again)
+    assert unfinished(position, finished, step, shares, 4, 5, samples=90) == sorted(again)
 
 
 @given(st.lists(st.integers(0, 300), unique=True, max_size=60))
@@ -132,7 +132,7 @@ def test_runs_are_the_positions_in_their_order(positions):
 
 
 def test_runs_are_few_bytes_and_absurd_ones_are_refused():
-    redo = unfinished(Position(), [0, 2000], 2000, (6, 6), 1, 3, 10**6)
+    redo = unfinished(Position(), [0, 2000], 2000, (6, 6), 1, 3, samples=10**6)
     view = View(redo_runs=runs_of(redo))
     assert len(redo) == 12000 and view.ByteSize() < 1.2 * len(redo)
     assert View(redo_runs=runs_of(range(10**6))).ByteSize() < 10

@@ -58,7 +58,7 @@ def test_words_are_only_words(kind, tmp_path, request):
     place = tmp_path if kind == "sqlite" else request.getfixturevalue("place")
     with contextlib.closing(Store(place, create=True)) as store:
         for number, text in enumerate(NASTY):
-            store.nodes.put(NodeRow(f"n-{number}", text, text, text, text, "{}", number, why=text))
+            store.nodes.put(NodeRow(f"n-{number}", text, text, text, text, "{}", joined=number, why=text))
             store.warnings.add(1.5, text, text)
             store.put(f"key-{number}", text)
             assert store.nodes.named(text) is None and not store.tickets.take_use(text)
@@ -174,7 +174,7 @@ def test_what_waits_for_a_full_database_is_bounded_and_what_matters_stays(tmp_pa
             store.put("phase", f"training {number}")
             store.steps.put(step(number))
             if number % 100 == 0:
-                store.nodes.put(NodeRow(f"n-{number}", "s", "h", "k", "x:1", "{}", number))
+                store.nodes.put(NodeRow(f"n-{number}", "s", "h", "k", "x:1", "{}", joined=number))
         assert len(store.writer.late) <= 200 and store.given_up
         monkeypatch.setattr(store.database, "write", usual)
         store.writer.locked_until = 0.0

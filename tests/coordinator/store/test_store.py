@@ -43,10 +43,10 @@ def test_facts_and_what_another_process_sees(store, place):
 
 def test_nodes(store):
     device = '{"kind": "cpu"}'
-    store.nodes.put(NodeRow("b", "s1", "h", "k", "10.0.0.1:1", device, 2.5, dials_out=True))
-    store.nodes.put(NodeRow("a", "s1", "h", "k", "10.0.0.1:1", device, 2.5))
+    store.nodes.put(NodeRow("b", "s1", "h", "k", "10.0.0.1:1", device, joined=2.5, dials_out=True))
+    store.nodes.put(NodeRow("a", "s1", "h", "k", "10.0.0.1:1", device, joined=2.5))
     store.nodes.left("a", "s1", 3.5, "stopped, with a NUL\0in the reason")
-    store.nodes.put(NodeRow("b", "s2", "h", "k", "10.0.0.1:1", device, 1.0, dials_out=True))
+    store.nodes.put(NodeRow("b", "s2", "h", "k", "10.0.0.1:1", device, joined=1.0, dials_out=True))
     assert [(row.name, row.session, bool(row.dials_out)) for row in store.nodes.all()] == [
         ("b", "s2", True),
         ("a", "s1", False),
@@ -67,7 +67,7 @@ def test_tickets(store):
 
 def test_views_and_steps(store):
     for number in (1, 2, 3):
-        store.views.put(ViewRow(number, "{}", "[]", number, number * 8, "[]", -1, "why", 1.5))
+        store.views.put(ViewRow(number, "{}", "[]", number, number * 8, "[]", checkpoint=-1, why="why", time=1.5))
     assert store.views.last().number == 3 and [row.cursor for row in store.views.all()] == [8, 16, 24]
     for number in range(1, 8):
         store.steps.put(step(number))
@@ -78,17 +78,29 @@ def test_views_and_steps(store):
     curve = store.steps.curve(4)  # two neighbours a point, by step // 2
     assert [row[:3] for row in curve] == [(1, 1, 1), (3, 2, 2), (5, 2, 2), (7, 2, 1)]
     assert curve[1][7] == 2 * 2**40 and all(isinstance(value, (int, float)) for row in curve for value in row)
-    store.views.put(ViewRow(4, "{}", "[]", 7, 56, "[40, 41]", 7, "back to a checkpoint without two samples", 1.5))
+    store.views.put(
+        ViewRow(
+            4,
+            "{}",
+            "[]",
+            7,
+            56,
+            "[40, 41]",
+            checkpoint=7,
+            why="back to a checkpoint without two samples",
+            time=1.5,
+        )
+    )
     assert store.steps.totals()["samples"] == 54, "they are trained, and counted, again"
     store.evals.put(EvalRow(2, 2.5, 10, None, 1.0))
     store.evals.put(EvalRow(6, 2.0, 10, 0.5, 1.0))
-    store.views.put(ViewRow(5, "{}", "[]", 5, 40, "[]", -1, "back to step 5", 1.5))
+    store.views.put(ViewRow(5, "{}", "[]", 5, 40, "[]", checkpoint=-1, why="back to step 5", time=1.5))
     assert store.steps.totals()["steps"] == 5 and store.evals.all() == [EvalRow(2, 2.5, 10, None, 1.0)]
 
 
 def test_sums_go_on_with_every_step_that_is_stored(store, place, monkeypatch):
     """As they are in the database, whatever is stored, without reading all of it again."""
-    back = ViewRow(2, "{}", "[]", 3, 24, "[]", -1, "back to step 3", 1.5)
+    back = ViewRow(2, "{}", "[]", 3, 24, "[]", checkpoint=-1, why="back to step 3", time=1.5)
     changes = [
         lambda: [store.steps.put(step(number, bytes_other=number)) for number in range(1, 6)],
         lambda: store.steps.put(step(6, tokens=7)),
@@ -128,7 +140,7 @@ def test_sums_with_steps_that_waited_for_room(store, place, monkeypatch):
     check(2)
     with monkeypatch.context() as patch:
         patch.setattr(store.database, "write", full)
-        store.views.put(ViewRow(2, "{}", "[]", 1, 8, "[]", -1, "back to step 1", 1.5))
+        store.views.put(ViewRow(2, "{}", "[]", 1, 8, "[]", checkpoint=-1, why="back to step 1", time=1.5))
         store.steps.put(step(2, samples=1))
         assert store.steps.totals()["samples"] == 16, "of what is in the database"
         store.steps.put(step(3))
@@ -172,7 +184,7 @@ def test_a_file_of_before(tmp_path):
         db.execute("insert into nodes values ('a', 's', 'h', 'k', 'x:1', '{}', 1.0, null, '')")
         db.commit()
     with contextlib.closing(Store(tmp_path, create=True)) as store:
-        assert store.nodes.all() == [NodeRow("a", "s", "h", "k", "x:1", "{}", 1.0, dials_out=0)]
+        assert store.nodes.all() == [NodeRow("a", "s", "h", "k", "x:1", "{}", joined=1.0, dials_out=0)]
 
 
 def test_there_is_no_run(tmp_path, postgres):
@@ -220,7 +232,7 @@ def test_a_leader_whose_lease_ended_writes_nothing(postgres, monkeypatch):
     monkeypatch.setattr("farflung.coordinator.store.engines.postgresql.LEASE_S", 60.0)
     assert two.take_lease("two") == 2
     with pytest.raises(LeaseLost):
-        first.views.put(ViewRow(9, "{}", "[]", 1, 8, "[]", -1, "of yesterday", 1.5))
+        first.views.put(ViewRow(9, "{}", "[]", 1, 8, "[]", checkpoint=-1, why="of yesterday", time=1.5))
     with pytest.raises(LeaseLost):
         one.check_lease()
     second.put("who", "two")

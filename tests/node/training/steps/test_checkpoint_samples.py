@@ -136,7 +136,7 @@ def test_whatever_views_end(schedule, views, absences):
                 for mode in modes if modes[0].is_settled else ():
                     found = position.after(step, BATCH, list(chain(*mode.missing(step))))
                     assert listed_in(found) == books[0].in_g | books[1].in_g
-        again = unfinished(position, finished, max(finished), SHARES, MICROBATCH, SEED, SAMPLES)
+        again = unfinished(position, finished, max(finished), SHARES, MICROBATCH, SEED, samples=SAMPLES)
         position = position.after(max(finished), BATCH, again)
         assert listed_in(position) == books[0].learnt | books[1].learnt
 
