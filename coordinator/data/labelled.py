@@ -143,4 +143,4 @@ def tokenise_labelled(
         path, digest = write_rows(folder, (rows[order[at : at + _BLOCK]] for at in range(0, len(order), _BLOCK)))
     counts_path(path).write_bytes(np.ones(len(order), "<u4").tobytes())
     reader.report(tell)
-    return TokenFile(path, digest, MARKED, context, len(kept), len(held), True, len(kept))
+    return TokenFile(path, digest, MARKED, context, len(kept), len(held), packed=True, trained=len(kept))
