@@ -219,6 +219,8 @@ class Life:
 
     def _tell_of_idle_devices(self, island: Island) -> None:
         microbatch = self._joined.job.train.microbatch
+        if self._joined.job.parallel.inside == "tp":
+            return  # every device computes every sample
         if isinstance(microbatch, int) and microbatch < island.ranks:
             self._say(
                 "notice",

@@ -57,13 +57,20 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
 
 def inside_mistakes(job: Job) -> Iterator[Mistake]:
     """What the devices of an island cannot share their stages with."""
-    if job.parallel.inside != "fsdp":
+    inside = job.parallel.inside
+    if inside == "ddp":
         return
-    sentence = 'parallel.inside = "fsdp" does not go with'
+    sentence = f'parallel.inside = "{inside}" does not go with'
     if job.model.lora is not None:
         why = "weights that do not train are not cut"
         yield ("parallel", "inside"), f'{sentence} model.lora yet: {why}; allowed: "ddp"'
+    if job.train.task == "classification":
+        yield ("train", "task"), f'{sentence} train.task = "classification" yet; write inside = "ddp" under [parallel]'
     if job.updates.judge:
         yield ("updates", "judge"), f"{sentence} updates.judge, who computes with whole weights; allowed: 0"
     if job.train.compile:
         yield ("train", "compile"), f"{sentence} train.compile yet; write compile = false"
+    if inside == "tp" and job.model.build is not None:
+        yield ("parallel", "inside"), f"{sentence} model.build: nobody knows its matrices; allowed: ddp, fsdp"
+    if inside == "tp" and job.model.dropout:
+        yield ("model", "dropout"), f"{sentence} model.dropout yet: cut heads would draw other masks; allowed: 0"

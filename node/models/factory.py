@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ...job.data.facts import Facts
 from ...job.data.labelled import class_names
@@ -11,6 +12,7 @@ from ...proto.errors import FarflungError
 from .builds import sequential_model
 from .classifier import ClassifierModel
 from .decoders.families import check_classifier, check_decoder, fresh_config, stored_config
+from .decoders.matrix_plan import matrix_plan
 from .definition import LanguageModel, ModelDefinition
 from .lora import LoraModel
 from .subspace import SubspaceModel
@@ -41,6 +43,7 @@ def model_of(
         classifies = job.train.task == "classification"
         check = check_classifier if classifies else check_decoder
         config = stored_config(values, context, job.model.dropout, check)
+        _check_cut(job, config)
         _check_vocabulary(vocabulary, int(config.vocab_size), "of the pretrained model")
         balance = job.model.router_loss
         if balance is None:  # what transformers would do with this configuration
@@ -60,7 +63,15 @@ def model_of(
     if job.model.subspace is not None:
         config = fresh_config(job.model.model_copy(update={"tie": False}), vocabulary, context)
         return SubspaceModel(config, job.model.subspace, job.run.seed, recompute)
-    return LanguageModel(fresh_config(job.model, vocabulary, context), recompute)
+    fresh = fresh_config(job.model, vocabulary, context)
+    _check_cut(job, fresh)
+    return LanguageModel(fresh, recompute)
+
+
+def _check_cut(job: Job, config: Any) -> None:
+    """FarflungError for a family whose matrices islands cannot cut, where the job wants them to."""
+    if job.parallel.inside == "tp":
+        matrix_plan(config)
 
 
 def _check_vocabulary(tokens: int | None, rows: int, where: str) -> None:

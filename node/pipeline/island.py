@@ -1,8 +1,8 @@
 """An island: several devices of one machine that are one node. Inside it is torch.distributed, between nodes farflung.
 
 The node's own trainer is its first process; a *hand* (island_worker.py) drives each other device. A microbatch is split
-over them by samples. Every process has the node's stages, or with ``parallel.inside = "fsdp"`` its pieces of their
-parameters (sharding.py). The weights go out from the first process before they are used, and the sums of the gradients
+over them by samples. Every process has the node's stages, or with ``parallel.inside`` its pieces of their parameters
+(sharding.py). The weights go out from the first process before they are used, and the sums of the gradients
 come back to it: what it then does with them (rounds, optimiser, checkpoints) is what a node of one device does, and
 nobody else sees a difference.
 """
@@ -45,7 +45,7 @@ from ..models.stage import Pass, StageModel
 from ..models.weights.fetch import Fetch
 from ..models.weights.pretrained import CONFIG, PREFIX
 from .island_worker import ALONE_SECONDS, Words, described, form_group, hear, receive, say
-from .sharding import ShardedStages
+from .sharding import ShardedStages, check_inside
 
 Made = TypeVar("Made")
 
@@ -149,7 +149,10 @@ class Island:
                 "model.subspace does not run on several devices of one node yet",
                 hint="join with each device as a node of its own: --device cuda:0, --device cuda:1, ...",
             )
-        self._definition = model_of(job, facts, fetch, allow_code) if job.parallel.inside == "fsdp" else None
+        self._inside, self._definition = job.parallel.inside, None
+        if self._inside != "ddp":
+            self._definition = model_of(job, facts, fetch, allow_code)
+            check_inside(self._definition, self._inside, self.ranks)
         self.shards = None
         config = fetch(PREFIX + CONFIG).decode() if job.model.pretrained is not None else ""
         words = {"job": job.model_dump_json(), "facts": facts.model_dump_json(), "config": config}
@@ -178,7 +181,7 @@ class Island:
         self._tell_place(plan, name)
         self.shards, self.spoiled = None, False  # before the next take its memory
         try:
-            self.shards = ShardedStages(definition, plan, name, self._mesh)
+            self.shards = ShardedStages(definition, self._inside, plan, name, self._mesh)
             self.shards.obey(plan.chosen.get(RECOMPUTE_KEY))
         finally:
             answers = self._answers()
@@ -327,7 +330,8 @@ class SpreadPass:
 
     Samples are cut as evenly as they can be, and losses and gradients are sums over samples, so an uneven cut changes
     nothing. Where a microbatch has fewer samples than the island has devices, the last ones have nothing to do; where
-    parameters lie in pieces they compute all the same, the first sample once more, and what comes of it counts nothing.
+    parameters lie in rows they compute all the same, the first sample once more, and what comes of it counts nothing.
+    Where matrices are cut every rank computes all samples, and the outputs are those of the first.
     """
 
     def __init__(
@@ -342,11 +346,13 @@ class SpreadPass:
         self._island, self._is_last, self._together = island, model.is_last, island.shards is not None
         island._passes += 1
         self._number = island._passes
-        ends = [end for end in cut(len(inputs), island.ranks) if end[0] < end[1]]
-        self._counted = len(ends)
+        by_samples = island.shards is None or island.shards.by_samples
+        ends = [end for end in cut(len(inputs), island.ranks if by_samples else 1) if end[0] < end[1]]
         self._sizes = [stop - start for start, stop in ends]
+        self._counted = len(ends) if by_samples else island.ranks
+        """So many ranks compute what counts."""
         if self._together:
-            ends += [(0, 1)] * (island.ranks - len(ends))
+            ends += [(0, 1) if by_samples else ends[0]] * (island.ranks - len(ends))
         self._ranks = range(1, len(ends))
         """The hands that have a part."""
         own = model if island.shards is None else island.shards.models[stage]
@@ -360,7 +366,8 @@ class SpreadPass:
         for rank in self._ranks:
             draw = draws[rank]
             words = {"number": self._number, "stage": stage, "train": model.training, "places": places is not None}
-            island.order(rank, "forward", *shares[rank], **words, draw=None if draw is None else asdict(draw))
+            drawn = {"draw": None if draw is None else asdict(draw), "silent": rank >= len(self._sizes)}
+            island.order(rank, "forward", *shares[rank], **words, **drawn)
         own.draw = draws[0]
         goals = shares[0][1] if model.is_last else targets
 
@@ -368,22 +375,24 @@ class SpreadPass:
             return Pass(own, shares[0][0], goals, None if places is None else shares[0][-1])
 
         self._own, answers = self._with_hands(begin)
-        answers = answers[: self._counted - 1]
+        answers = answers[: len(self._sizes) - 1]
         outputs = [self._own.output.detach(), *(answer["value"] for answer in answers)]
         self.output = torch.stack(outputs).sum(0) if model.is_last else torch.cat(outputs)
         self.correct = self._own.correct + sum(answer["correct"] for answer in answers)
 
     def backward(self, gradient: Tensor, scale: float = 0.0) -> Tensor | None:
         """As that of ``Pass``."""
-        pieces = [gradient] * len(self._sizes) if self._is_last else [*torch.split(gradient, self._sizes)]
+        pieces = [gradient] if self._is_last else [*torch.split(gradient, self._sizes)]
         for rank in self._ranks:
-            counts = rank < self._counted
-            piece = pieces[rank] if counts else torch.zeros_like(gradient if self._is_last else gradient[:1])
-            self._island.order(rank, "backward", piece, number=self._number, scale=scale if counts else 0.0)
+            counts, silent = rank < self._counted, rank >= len(self._sizes)
+            piece = pieces[min(rank, len(pieces) - 1)]
+            piece = piece if counts else torch.zeros_like(gradient if self._is_last else gradient[:1])
+            words = {"number": self._number, "scale": scale if counts else 0.0, "silent": silent}
+            self._island.order(rank, "backward", piece, **words)
         own, answers = self._with_hands(lambda: self._own.backward(pieces[0], scale))
         if own is None:
             return None
-        return torch.cat([own, *(answer["value"] for answer in answers[: self._counted - 1])])
+        return torch.cat([own, *(answer["value"] for answer in answers[: len(self._sizes) - 1])])
 
     def _with_hands(self, compute: Callable[[], Made]) -> tuple[Made, list[Words]]:
         """What the first process makes of its part, and the hands' answers, which are taken in any case: whatever is

@@ -91,9 +91,9 @@ class Hand:
         torch.set_num_threads(words["threads"])
         plan, name = Plan.from_json(words["plan"]), words["name"]
         self._passes.clear()
-        if self._job.parallel.inside == "fsdp":
+        if self._job.parallel.inside != "ddp":
             self._shards = None  # before the next take its memory
-            self._shards = ShardedStages(self._definition, plan, name, self._mesh)
+            self._shards = ShardedStages(self._definition, self._job.parallel.inside, plan, name, self._mesh)
             self._shards.obey(plan.chosen.get(RECOMPUTE_KEY))
             return {"bytes": self._shards.bytes_held}, None
         if self._state is None or not self._state.same_place(self._definition, plan, name):
@@ -119,7 +119,7 @@ class Hand:
         self._held.gradients.begin()
         return {}, None
 
-    def _forward(self, words: Words) -> tuple[Words, Tensor]:
+    def _forward(self, words: Words) -> tuple[Words, Tensor | None]:
         inputs, *targets = (receive(one, self.device) for one in words["tensors"])
         places = targets.pop() if words["places"] else None
         model = (self._shards or self._held).models[words["stage"]]
@@ -130,12 +130,14 @@ class Hand:
             made = Pass(model, inputs, targets[0] if targets else inputs, places)
         if words["train"]:
             self._passes[words["number"]] = made
+        if words["silent"]:
+            return {}, None
         output = made.output.detach().contiguous()
         return {"tensor": described(output), "correct": int(made.correct)}, output
 
     def _backward(self, words: Words) -> tuple[Words, Tensor | None]:
         gradient = self._passes.pop(words["number"]).backward(receive(words["tensors"][0], self.device), words["scale"])
-        if gradient is None:
+        if gradient is None or words["silent"]:
             return {}, None
         gradient = gradient.contiguous()
         return {"tensor": described(gradient)}, gradient

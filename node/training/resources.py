@@ -63,7 +63,7 @@ class Resources:
 
     def keeps_on(self, context: NodeContext) -> torch.device:
         """Where a node's sections lie: in main memory where the devices hold pieces for their passes alone."""
-        in_pieces = self.island is not None and context.job.parallel.inside == "fsdp"
+        in_pieces = self.island is not None and context.job.parallel.inside != "ddp"
         return torch.device("cpu") if in_pieces else context.device
 
     def memory_left(self) -> int:

@@ -6,11 +6,13 @@ from plain_loop import plain_losses
 from windows import Windows, facts_of
 
 from farflung.job.schema import Job
+from farflung.node.models.decoders.matrix_plan import check_heads
 from farflung.node.models.factory import model_of
 from farflung.node.pipeline.island import Island, cut
-from farflung.node.pipeline.sharding import rows_of
+from farflung.node.pipeline.piece import part_of
 from farflung.node.state.optimizers.make_optimizer import make_optimizer
 from farflung.node.state.stage_state import StageState
+from farflung.proto.errors import FarflungError
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -32,7 +34,7 @@ def island():
         yield made
 
 
-def job_of(family="gpt2", microbatch=3, recompute=False, model=None, **updates) -> Job:
+def job_of(family="gpt2", inside="fsdp", microbatch=3, recompute=False, model=None, **updates) -> Job:
     return Job.model_validate(
         {
             "run": {"name": "island", "seed": 3, "steps": STEPS},
@@ -45,7 +47,7 @@ def job_of(family="gpt2", microbatch=3, recompute=False, model=None, **updates) 
                 "eval_every": 2,
                 "recompute": recompute,
             },
-            "parallel": {"inside": "fsdp"},
+            "parallel": {"inside": inside},
             "updates": {"mode": "gradient", "block": 1024, **updates},
             "checkpoint": {"every": 0},
         }
@@ -76,12 +78,25 @@ CASES = {
     "last of two": (job_of("llama"), TWO_STAGES),
     "middle, recompute": (job_of(recompute=True), MIDDLE),
     "with a node of one device": (job_of(), GROUP),
+    "matrices, two stages": (job_of("llama", "tp"), TWO_STAGES),
+    "matrices, tied, recompute": (job_of("qwen3", "tp", recompute=True, model={"tie": True, "kv_heads": 2}), ONE_STAGE),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_equal_to_the_plain_loop(island, name):
     assert_plain(*CASES[name], island)
+
+
+@pytest.mark.slow
+def test_four_ranks():
+    """Also of heads that are one on each, of rows that some ranks have none of, and of two stages of one node."""
+    twice = Plan((("n0", "n1", "n0", "n1"),), ((0, 0), (1, 1), (2, 2), (3, 3)), (4,), schedule="interleaved")
+    with Island("cpu", 4) as island:
+        island.measure()
+        for inside in ("ddp", "fsdp", "tp"):
+            for plan in (ONE_STAGE, TWO_STAGES, twice):
+                assert_plain(job_of("llama", inside), plan, island)
 
 
 def test_each_rank_holds_its_part_and_a_failed_pass_is_made_good(island):
@@ -115,6 +130,17 @@ def test_cuts():
     for length in range(20):
         whole = torch.arange(length)
         for ranks in range(1, 6):
-            pieces = [whole[rows_of(length, ranks, rank)] for rank in range(ranks)]
+            pieces = [whole[part_of(length, ranks, rank)] for rank in range(ranks)]
             wanted = torch.chunk(whole, ranks) if length else ()
             assert [one.tolist() for one in pieces if len(one)] == [one.tolist() for one in wanted]
+
+
+def test_what_cannot_be_cut():
+    for family in ("gpt2", "olmo2"):
+        with pytest.raises(FarflungError, match=f"the model family '{family}'"):
+            model_of(job_of(family, "tp"), FACTS)
+    config = model_of(job_of("llama", "tp", model={"kv_heads": 2}), FACTS).config
+    check_heads(config, 2)
+    with pytest.raises(FarflungError, match="2 heads of keys of this model cannot be shared by 4 devices") as caught:
+        check_heads(config, 4)
+    assert caught.value.hint == "use --island 2"

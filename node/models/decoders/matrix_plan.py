@@ -1,0 +1,52 @@
+"""How matrices of a model's blocks may be cut over the devices of one node: `transformers`' own plan of the family."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from ....proto.errors import FarflungError
+
+Cut = Literal["columns", "rows", "summed"]
+"""``columns``: outputs are cut, each device has some; ``rows``: inputs are, and outputs are sums over devices;
+``summed``: the parameters are whole on each, and their gradients are sums."""
+
+_CUTS: Mapping[str, Cut] = {"colwise": "columns", "rowwise": "rows", "replicated_with_grad_allreduce": "summed"}
+_BLOCK = "layers.*."
+
+
+def matrix_plan(config: Any) -> dict[str, Cut]:
+    """Of modules of a block, by their path in it, how their parameters are cut; all others stay whole.
+
+    Raises:
+        FarflungError: the family has no such plan, or one that this version does not know how to follow.
+    """
+    table: Mapping[str, str] = getattr(config, "base_model_tp_plan", None) or {}
+    told = {path.removeprefix(_BLOCK): kind for path, kind in table.items() if path.startswith(_BLOCK)}
+    unknown = sorted({kind for kind in told.values() if kind not in _CUTS})
+    if unknown or not told:
+        why = f"wants {', '.join(unknown)}" if unknown else "has no plan for its matrices"
+        raise FarflungError(
+            f'parallel.inside = "tp": the model family {config.model_type!r} {why}',
+            'write inside = "fsdp" under [parallel], or use a family like llama, mistral, qwen2 or qwen3',
+        )
+    return {path: _CUTS[kind] for path, kind in told.items()}
+
+
+def check_heads(config: Any, ranks: int) -> None:
+    """FarflungError for a number of devices over which heads, or the width between the matrices, do not come out
+    even."""
+    sizes = {
+        "heads": config.num_attention_heads,
+        "heads of keys": getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
+        "inner width": getattr(config, "intermediate_size", None) or ranks,
+    }
+    bad = [f"{count} {name}" for name, count in sizes.items() if count % ranks]
+    if bad:
+        most = math.gcd(*sizes.values())
+        fit = [str(n) for n in range(2, most + 1) if most % n == 0]
+        raise FarflungError(
+            f'parallel.inside = "tp": {" and ".join(bad)} of this model cannot be shared by {ranks} devices',
+            f"use --island {' or '.join(fit[:4])}" if fit else 'write inside = "fsdp" under [parallel]',
+        )

@@ -1,0 +1,43 @@
+"""A stage whose blocks' matrices are cut over the ranks of an island (tensor parallel): torch's ``parallelize_module``.
+
+Every rank computes all samples, with its heads and its part of the width between the matrices. What a pair of matrices
+gives is summed over the ranks; embeddings, norms and the head are whole on each, and computed by each alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel.style import ParallelStyle
+
+from ..models.decoders.matrix_plan import Cut
+from ..models.stage import StageModel
+from .piece import Piece
+
+
+def cut_matrices(model: StageModel, mesh: DeviceMesh, plan: Mapping[str, Cut]) -> dict[str, Piece]:
+    """Cut the matrices of a stage's blocks in place over the ranks of ``mesh``, as ``plan`` says of each by its path in
+    the block. This rank's pieces by the parameters' names."""
+    summed = set()
+    for layer in model.inner:
+        styles: dict[str, ParallelStyle] = {}
+        for path, cut in plan.items():
+            if cut == "columns":
+                styles[path] = ColwiseParallel()
+            elif cut == "rows":
+                styles[path] = RowwiseParallel()
+            else:
+                summed |= {id(parameter) for parameter in layer.get_submodule(path).parameters()}
+        parallelize_module(layer, mesh, styles)
+    model.to(mesh.device_type)
+    found = {}
+    for name, parameter in model.named_parameters():
+        dim = None
+        if isinstance(parameter, DTensor):
+            (placed,) = parameter.placements
+            dim = placed.dim if isinstance(placed, Shard) else None
+        found[name] = Piece(parameter, dim, id(parameter) in summed)
+    return found

@@ -1,0 +1,64 @@
+"""A stage whose parameters lie in rows on the ranks of an island: torch's FSDP2 (``fully_shard``).
+
+A layer's parameters are whole on a rank only while it computes with them, forward and again backward; its gradients are
+averaged over the ranks as it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+from ..models.stage import StageModel
+from .piece import Piece
+
+
+def cut_rows(model: StageModel, mesh: DeviceMesh) -> dict[str, Piece]:
+    """Cut a stage's parameters in place over the ranks of ``mesh``: each layer is a unit of its own, and so is each
+    module outside of layers. This rank's pieces by the parameters' names; ``model`` itself no longer knows those
+    outside of its layers by name.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    inside = [module for layer in model.inner for module in layer.modules()]
+    outside = [
+        module
+        for module in model.around
+        if any(id(parameter) in names for parameter in module.parameters(recurse=False))
+    ]
+    computing = dict.fromkeys([*outside, *inside])
+    places = [
+        (names[id(parameter)], module, own)
+        for module in computing
+        for own, parameter in module.named_parameters(recurse=False)
+    ]
+    _let_go(model, computing)
+    for unit in [*_units(outside), *([layer] for layer in model.inner)]:
+        fully_shard(unit if len(unit) > 1 else unit[0], mesh=mesh, reshard_after_forward=True)
+    model.outside = nn.ModuleList(outside)  # so that they are units below the stage, which is the root
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    return {name: Piece(getattr(module, own), 0) for name, module, own in places}
+
+
+def _let_go(model: StageModel, computing: Iterable[nn.Module]) -> None:
+    """Take the parameters out of modules that only give them their names: these would go on holding them whole."""
+    kept = {id(module) for module in computing}
+    for module in model.modules():
+        if id(module) not in kept:
+            for own in [name for name, _ in module.named_parameters(recurse=False)]:
+                del module._parameters[own]
+
+
+def _units(modules: Sequence[nn.Module]) -> list[list[nn.Module]]:
+    """The modules, those with a parameter in common (a tied embedding) together; what lies inside another one first."""
+    units: list[tuple[set[int], list[nn.Module]]] = []
+    for module in reversed(modules):
+        held = {id(parameter) for parameter in module.parameters(recurse=False)}
+        near = [unit for unit in units if unit[0] & held]
+        units = [unit for unit in units if not unit[0] & held]
+        together = [*chain.from_iterable(found for _, found in near), module]
+        units.append((held.union(*(ids for ids, _ in near)), together))
+    return [unit for _, unit in units]
