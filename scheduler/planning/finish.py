@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import numpy
 
+from ..networks.devices import Matrix
 from ..networks.regions import cut_regions
 from ..plans import Plan
 from ..search.annealing import Searcher
 from ..search.candidates import BEFORE
-from ..search.shapes import candidate, pieces
+from ..search.shapes import candidate, needed_memory, pieces, size_text
 from ..timing.candidate import Candidate
 from ..timing.depth import in_flight
 from ..timing.estimate import IMPOSSIBLE, Cut, Estimator
@@ -20,6 +21,7 @@ from ..timing.exchange import found_rounds
 from ..timing.rounds import publisher_fractions
 from ..timing.seconds import candidate_seconds
 from ..timing.simulated import candidate_compute
+from ..workloads.layers import beside, smaller
 from .choose_codecs import choose_codecs
 from .choose_updates import choose_updates, recorded
 
@@ -112,25 +114,33 @@ def why_spare(estimator: Estimator, best: Candidate, now: float, dollars: Dollar
     reasons: dict[str, str] = {}
     if not best.spare:
         return reasons
-    spare = list(best.spare)
-    searcher = Searcher(estimator, best.cut, best.places, spare)
-    places = numpy.arange(best.places.size)
-    told = TOLD
-    if not network.written_out:
+    spare, need = list(best.spare), _least_memory(estimator, best)
+    if network.written_out:
+        searcher = Searcher(estimator, best.cut, best.places, spare)
+        places, told = numpy.arange(best.places.size), TOLD
+    else:
+        searcher = None
         # One of the pipelines that end last is the best place, and a few spares are told so.
-        last = numpy.argsort(-(searcher.fixed + searcher.period * numpy.asarray(best.microbatches)))[:LAST]
+        last = numpy.argsort(-best.estimate.pipelines)[:LAST]
         places, told = (last[:, None] * nodes + numpy.arange(nodes)).reshape(-1), TOLD_OF_MANY
     for position, device in enumerate(spare[:told]):
         name = network.names[device]
         others = best.places.reshape(-1)
+        if network.memory[device] < need.min():
+            reasons[name] = _too_small(estimator, device, need)
+            continue
         if not ((network.bandwidth[device, others] > 0) & (network.bandwidth[others, device] > 0)).any():
             reasons[name] = "it can't reach any node that trains"
             continue
-        values = searcher.values_of_swaps(places, numpy.full(len(places), best.places.size + position))
+        if searcher is None:
+            values = _with_spare(estimator, best, places, device, need)
+        else:
+            spares_place = numpy.full(len(places), best.places.size + position)
+            values = searcher.values_of_swaps(places, spares_place) / searcher.value
         slot = int(places[int(values.argmin())])
         swapped = best.places.copy()
         swapped.flat[slot] = device
-        seconds = now * float(values.min()) / searcher.value
+        seconds = now * float(values.min())
         found = best
         if dollars is not None or (position < SIMULATED and len(network) <= FEW):
             swap = candidate(estimator, swapped, [], best.cut, "")
@@ -157,8 +167,45 @@ def why_spare(estimator: Estimator, best: Candidate, now: float, dollars: Dollar
                 f"{_s(seconds)} a step with it, {_s(now)} without"
             )
     for device in spare[told:]:
-        reasons[network.names[device]] = f"all {count} x {nodes} places are taken"
+        small = network.memory[device] < need.min()
+        taken = f"all {count} x {nodes} places are taken"
+        reasons[network.names[device]] = _too_small(estimator, device, need) if small else taken
     return reasons
+
+
+def _too_small(estimator: Estimator, device: int, need: Matrix) -> str:
+    has, least = size_text(float(estimator.network.memory[device])), size_text(float(need.min()))
+    return f"it has {has} of memory: a stage of this plan needs {least}"
+
+
+def _least_memory(estimator: Estimator, best: Candidate) -> Matrix:
+    """float64 [nodes]: bytes that a device at each position needs at least, with the smallest microbatches."""
+    least = smaller(beside(estimator.workload, len(best.places)))[-1]
+    return needed_memory(least, best.cut, -(-least.microbatches // len(best.places)))
+
+
+def _with_spare(estimator: Estimator, best: Candidate, places: numpy.ndarray, device: int, need: Matrix) -> Matrix:
+    """float64 [k]: how many times as long a step is with a spare at each of some flat places. Of a group of thousands
+    the others' part of a round does not change; shares are taken as fluid."""
+    row, stage = numpy.divmod(places, best.places.shape[1])
+    rows = best.places[row]
+    rows[numpy.arange(len(places)), stage] = device
+    estimate, workload = best.estimate, estimator.workload
+    fixed, period = estimator.rows(rows, best.cut)
+    sums = (estimate.fixed / estimate.period).sum(), (1.0 / estimate.period).sum()
+    starts = sums[0] + fixed / period - estimate.fixed[row] / estimate.period[row]
+    paces = sums[1] + 1.0 / period - 1.0 / estimate.period[row]
+    compute = numpy.maximum((workload.microbatches + starts) / paces, fixed + period)
+    exchange = numpy.full(len(places), float(estimate.rounds.max()))
+    for at in range(best.places.shape[1]):
+        mine, group = stage == at, best.places[:, at]
+        one, all_of = numpy.array([[device]]), group[None, :]
+        ways = estimator.sent[one, all_of].sum(), estimator.sent[all_of.T, one].sum()
+        exchange[mine] = numpy.maximum(exchange[mine], 2.0 * best.cut.update[at] / len(group) * max(ways))
+    now = estimator.combine((workload.microbatches + sums[0]) / sums[1], float(estimate.rounds.max()))
+    with_it = numpy.asarray(estimator.combine(compute, exchange)) / now
+    result: Matrix = numpy.where(estimator.network.memory[device] < need[stage], numpy.inf, with_it)
+    return result
 
 
 def _s(seconds: float) -> str:

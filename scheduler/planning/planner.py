@@ -74,8 +74,9 @@ def plan(
         return replan(ordered, workload, current, deadline, seed, stay, placement_of(ordered, near))
     if objective == "cost":
         return plan_cost(ordered, workload, deadline, seed, speed)
-    best = best_candidate(ordered, workload, deadline, seed, near=placement_of(ordered, near))
-    return finish(Estimator(ordered, workload), best)
+    estimator = Estimator(ordered, workload)
+    best = best_candidate(ordered, workload, deadline, seed, near=placement_of(ordered, near), estimator=estimator)
+    return finish(estimator, best)
 
 
 def natural(name: str) -> tuple[tuple[int, int | str], ...]:

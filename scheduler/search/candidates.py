@@ -11,7 +11,7 @@ import numpy
 from ..errors import PlanError
 from ..networks.blocks import WRITTEN_OUT
 from ..networks.network import Network, components
-from ..timing.candidate import Candidate, Shape
+from ..timing.candidate import Candidate, Places, Shape
 from ..timing.compiled import STEP, is_loaded, ready
 from ..timing.estimate import Estimator
 from ..timing.seconds import candidate_seconds, reshared
@@ -26,8 +26,9 @@ from .swaps import swap
 SHAPES_SEARCHED, REFINED = 4, 6
 """Shapes that are searched, of more than refine.MOST_DEVICES devices; and that are refined, of fewer."""
 IMPROVED, BEFORE = ", improved by swaps", "as before"
-SAMPLE_S = 3.0
-"""Seconds of the search for a sample's plan, which says how many stages thousands of devices have; a fifth of less."""
+SAMPLE_S = 1.5
+"""Seconds of the search for a sample's plan, which says how many stages thousands of devices may have; a fifth of less
+time."""
 SURE = 6
 """Shapes of which a construction is simulated even where no time is left."""
 SURE_SHAPES, SURE_STEPS = 3, 8
@@ -49,12 +50,13 @@ def best_candidate(
     watch: Callable[[Candidate], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
     near: Found | None = None,
+    estimator: Estimator | None = None,
 ) -> Candidate:
     """The search over shapes and placements. score: what to minimise among finished candidates (default seconds).
 
     watch: called with every new best candidate, for progress and for benchmarks. clock: what the deadline is a time of.
     near: a placement to begin with. Where it can be used nothing is done after the deadline; without it some work is
-    done however little time there is.
+    done however little time there is. estimator: of the network and the workload, which keeps what it has timed.
     """
     islands = components(network)
     if len(islands) > 1:
@@ -70,8 +72,8 @@ def best_candidate(
         return replace(inner, places=lift[inner.places], spare=spare)
     ready(deadline - clock(), STEP)
     if len(network) > WRITTEN_OUT:
-        return _best_of_many(network, workload, deadline, seed, score, clock, near)
-    estimator = Estimator(network, workload)
+        return _best_of_many(estimator or Estimator(network, workload), deadline, seed, score, clock, near)
+    estimator = estimator or Estimator(network, workload)
     kept = _Kept(score or (lambda found: candidate_seconds(estimator, found)), watch)
 
     def over() -> bool:
@@ -103,8 +105,7 @@ def best_candidate(
 
 
 def _best_of_many(
-    network: Network,
-    workload: Workload,
+    estimator: Estimator,
     deadline: float,
     seed: int,
     score: Callable[[Candidate], float] | None,
@@ -112,15 +113,23 @@ def _best_of_many(
     near: Found | None,
 ) -> Candidate:
     """The best of the candidates for thousands of devices."""
-    estimator, until = Estimator(network, workload), clock() + min(SAMPLE_S, (deadline - clock()) / 5)
+    until = clock() + min(SAMPLE_S, (deadline - clock()) / 5)
     measure = score or (lambda found: candidate_seconds(estimator, found))
 
     def sampled(part: Network, less: Workload) -> Candidate:
         return best_candidate(part, less, until, seed, clock=clock)
 
-    made = list(best_of_many(network, workload, sampled, seed, lambda: clock() > deadline))
+    def over() -> bool:
+        return clock() > deadline
+
+    workload = estimator.workload
+    made: list[Candidate] = []
+    if near is not None and (workload.stages, workload.pipelines) in _wishes(near.places):
+        made = [found for found in (_settle(estimator, near, 1),) if found is not None]
+    if not made or not over():
+        made += best_of_many(estimator, sampled, seed, over, made[0].cut if made else None)
     if not made:
-        raise PlanError(why_nothing_fits(network, workload))
+        raise PlanError(why_nothing_fits(estimator.network, workload))
     return reshared(estimator, min(made, key=measure))
 
 
@@ -250,6 +259,12 @@ def _generations(
         if child is not None and child.value < 1.02 * before:
             kept.keep(_settle(estimator, child, shape.chunks))
         quiet = 0 if child is not None and child.value < 0.999 * before else quiet + 1
+
+
+def _wishes(places: Places) -> list[tuple[int | None, int | None]]:
+    """The (stages, pipelines) that a job may wish of a placement with one stage a node."""
+    pipelines, stages = places.shape
+    return [(one, other) for one in (None, stages) for other in (None, pipelines)]
 
 
 def _inside(near: Found | None, members: list[int]) -> Found | None:

@@ -1,6 +1,7 @@
 """Thousands of devices: cut into neighbourhoods, each searched by itself, one cut of layers for all.
 
-A sample's plan says how many stages a pipeline has. Devices of one region with lines of similar speed are neighbours;
+A sample's plan says how many stages a pipeline may have, and numbers next to it are tried on some hundred devices.
+Devices of one region with lines of similar speed are neighbours;
 their pipelines are annealed against each other, and of all neighbourhoods' those train that no other waits for.
 """
 
@@ -24,8 +25,9 @@ from .seeds import stripes
 from .shapes import candidate, needed_memory
 from .swaps import swap
 
-NEIGHBOURHOOD, SAMPLE = 240, 120
-"""Devices of a neighbourhood, and of the sample whose plan gives all the number of stages."""
+NEIGHBOURHOOD, SAMPLE, TRIED = 240, 120, 600
+"""Devices of a neighbourhood; of the sample whose plan says which number of stages is tried first; and of those with
+which numbers of stages are compared."""
 EFFORT = 0.3
 """Of a whole run of swaps, in each neighbourhood."""
 LEFT_OUT = (0.05, 0.15, 0.4)
@@ -33,43 +35,92 @@ LEFT_OUT = (0.05, 0.15, 0.4)
 
 
 def best_of_many(
-    network: Network,
-    workload: Workload,
+    estimator: Estimator,
     sampled: Callable[[Network, Workload], Candidate],
     seed: int,
     over: Callable[[], bool],
+    cut: Cut | None = None,
 ) -> Iterator[Candidate]:
-    """Candidates for thousands of devices; none where a sample's plan fits none of them. sampled: plans a sample."""
+    """Candidates for thousands of devices; none where a sample's plan fits none of them. sampled: plans a sample.
+    cut: of the layers, where it is known."""
+    network, workload = estimator.network, estimator.workload
     random = numpy.random.default_rng(seed)
-    count = len(network)
-    estimator = Estimator(network, workload)
-    some = sorted(random.choice(count, min(SAMPLE, count), replace=False).tolist())
-    share = max(1, workload.microbatches * len(some) // count) * workload.microbatch
-    part = network.subset([network.names[device] for device in some])
-    first = sampled(part, replace(workload, batch=share, pipelines=None, schedule=_plain(workload)))
-    cut = _common_cut(network, workload, first.cut.nodes) or Cut(workload, first.cut.stages)
-    least, nodes = smaller(workload)[-1], cut.nodes
-    need = needed_memory(least, cut, -(-least.microbatches // max(1, count // nodes)))
-    rows: list[numpy.ndarray] = []
-    for members in neighbourhoods(network, numpy.flatnonzero(network.memory >= need.min()), nodes):
-        rows += _pipelines(network, workload, cut, members, need, random, over)
-    if not rows:
+    if cut is None:
+        part, less = _part_of(network, workload, SAMPLE, random)
+        first = sampled(part, replace(less, pipelines=None, schedule=_plain(workload)))
+        cut = _common_cut(network, workload, first.cut.nodes) or Cut(workload, first.cut.stages)
+        if workload.stages is None:
+            cut = _best_depth(network, workload, cut, random, over)
+    places = _placed(network, workload, cut, random, over)
+    if places is None:
         return
-    places = numpy.array(rows)
-    fixed, period = estimator.rows(places, cut)
-    kept = useful(workload.pipelines or workload.microbatches, workload.microbatches, fixed, period)
-    whole_plan = next(_made(estimator, places[kept], cut), None)
+    whole_plan = next(_made(estimator, places, cut), None)
     if whole_plan is None:
         return
     yield whole_plan
     if whole_plan.seconds < 1.02 * float(whole_plan.estimate.pipelines.max()):
         return
-    thin = numpy.maximum(1.0 / network.upload, 1.0 / network.download)[places[kept]].max(axis=1)
+    thin = numpy.maximum(1.0 / network.upload, 1.0 / network.download)[places].max(axis=1)
     order = numpy.argsort(thin, kind="stable")
     for left_out in LEFT_OUT:
         whole = len(order) - int(left_out * len(order))
         if workload.pipelines is None and 1 < whole < len(order) and not over():
-            yield from _made(estimator, places[kept][numpy.sort(order[:whole])], cut)
+            yield from _made(estimator, places[numpy.sort(order[:whole])], cut)
+
+
+def _part_of(
+    network: Network, workload: Workload, size: int, random: numpy.random.Generator
+) -> tuple[Network, Workload]:
+    """Some of the devices, drawn, and their part of the batch."""
+    count = len(network)
+    some = sorted(random.choice(count, min(size, count), replace=False).tolist())
+    share = max(1, workload.microbatches * len(some) // count) * workload.microbatch
+    return network.subset([network.names[device] for device in some]), replace(workload, batch=share)
+
+
+def _best_depth(
+    network: Network, workload: Workload, first: Cut, random: numpy.random.Generator, over: Callable[[], bool]
+) -> Cut:
+    """The cut with which some of the devices, placed as all will be, have the shortest step: of one stage more or
+    fewer than ``first``, or twice as many, and so on from the best. What a sample's search prefers may leave half of
+    all without a place for want of memory."""
+    part, less = _part_of(network, workload, TRIED, random)
+    estimator, state = Estimator(part, less), random.bit_generator.state
+
+    def seconds(cut: Cut) -> float:
+        random.bit_generator.state = state
+        places = _placed(part, less, cut, random, over)
+        found = None if places is None else candidate(estimator, places, [], cut, "")
+        return numpy.inf if found is None else found.seconds
+
+    best, least, tried = first, seconds(first), {first.nodes}
+    while True:
+        before = best
+        for nodes in (before.nodes + 1, before.nodes - 1, 2 * before.nodes):
+            cut = None if nodes in tried or over() else _common_cut(network, workload, nodes)
+            tried.add(nodes)
+            if cut is not None and (took := seconds(cut)) < least:
+                best, least = cut, took
+        if best is before:
+            return best
+
+
+def _placed(
+    network: Network, workload: Workload, cut: Cut, random: numpy.random.Generator, over: Callable[[], bool]
+) -> Places | None:
+    """The pipelines of all neighbourhoods that no other waits for; None where no device has the memory."""
+    least, nodes = smaller(workload)[-1], cut.nodes
+    need = needed_memory(least, cut, -(-least.microbatches // max(1, len(network) // nodes)))
+    rows: list[numpy.ndarray] = []
+    for members in neighbourhoods(network, numpy.flatnonzero(network.memory >= need.min()), nodes):
+        rows += _pipelines(network, workload, cut, members, need, random, over)
+    if not rows:
+        return None
+    places = numpy.array(rows)
+    fixed, period = Estimator(network, workload).rows(places, cut)
+    most = workload.pipelines or workload.microbatches
+    result: Places = places[useful(most, workload.microbatches, fixed, period)]
+    return result
 
 
 def _plain(workload: Workload) -> str:
@@ -161,8 +212,11 @@ def useful(most: int, microbatches: int, fixed: Matrix, period: Matrix) -> numpy
 
 
 def _common_cut(network: Network, workload: Workload, stages: int) -> Cut | None:
-    """Equal speeds at every position; the least memory with which there is a cut, of few devices' worth."""
-    for part in (0.0, 0.1, 0.3):
+    """Equal speeds at every position; the least memory with which there is a cut, of few devices' worth. None of no
+    stages, or of more than there are layers or devices."""
+    if not 1 <= stages <= min(len(workload.layers), len(network)):
+        return None
+    for part in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9):
         room = float(numpy.quantile(network.memory, part, method="higher"))
         for less in smaller(workload):
             held = held_by_stage(less, stages, 2 * stages)

@@ -18,7 +18,7 @@ from ..networks.blocks import Blocks, Gathered
 from ..networks.devices import Matrix
 from ..networks.network import Network
 
-AT_ONCE = 512
+AT_ONCE, SENDERS = 512, 128
 """Members of a group up to which all its pairs are looked at together; of more, so many senders at a time."""
 
 
@@ -127,8 +127,8 @@ def _large(
         _, region = numpy.unique(region, return_inverse=True)
         size = numpy.bincount(region)[region].astype(numpy.float64)
         taken = (1.0 - numpy.bincount(region, weights=part)[region]) / size
-    for first in range(0, count, AT_ONCE):
-        mine = slice(first, min(first + AT_ONCE, count))
+    for first in range(0, count, SENDERS):
+        mine = slice(first, min(first + SENDERS, count))
         bandwidth, path, cost, latency = _pairs(network, sent, group[mine, None], group[None, :])
         if not (bandwidth > 0).all():
             return float("inf")
@@ -195,9 +195,10 @@ def publisher_fractions(network: Network, sent: Matrix, group: numpy.ndarray) ->
     if count < 3:
         return (1.0 / count,) * count
     out, into = numpy.zeros(count), numpy.zeros(count)
-    for first in range(0, count, AT_ONCE):
-        cost = sent[group[first : first + AT_ONCE, None], group[None, :]]
-        out[first : first + AT_ONCE] = cost.sum(axis=1)
+    step = SENDERS if count > AT_ONCE else count
+    for first in range(0, count, step):
+        cost = sent[group[first : first + step, None], group[None, :]]
+        out[first : first + step] = cost.sum(axis=1)
         into += cost.sum(axis=0)
     bandwidth = (count - 1) / numpy.maximum(out, into)
     bandwidth = bandwidth / bandwidth.max()

@@ -1,6 +1,8 @@
 """Networks that are not written out answer as those that are, and are planned in neighbourhoods."""
 
 import math
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy
 import pytest
@@ -8,8 +10,12 @@ import pytest
 from farflung.scheduler import Device, Layer, Network, Workload, plan, predict
 from farflung.scheduler.networks import network as networks
 from farflung.scheduler.networks.blocks import Blocks
+from farflung.scheduler.planning import finish
 from farflung.scheduler.search import candidates, many
+from farflung.scheduler.search.annealing import Searcher
+from farflung.scheduler.search.shapes import candidate
 from farflung.scheduler.timing import rounds
+from farflung.scheduler.timing.candidate import Candidate
 from farflung.scheduler.timing.estimate import Cut, Estimator
 from farflung.scheduler.workloads.workload import CodecChoice
 
@@ -90,6 +96,7 @@ def test_rounds_of_large_groups_are_those_of_all_pairs(pattern: str, monkeypatch
         whole = rounds.round_seconds(network, sent, group, 1e8, pattern, fractions, regions)
         with monkeypatch.context() as patch:
             patch.setattr(rounds, "AT_ONCE", 7)
+            patch.setattr(rounds, "SENDERS", 7)
             assert rounds.round_seconds(network, sent, group, 1e8, pattern, fractions, regions) == pytest.approx(whole)
             assert rounds.publisher_fractions(network, sent, group) == pytest.approx(parts)
 
@@ -107,3 +114,54 @@ def test_neighbourhoods_make_one_plan_that_fits_and_is_near_the_plan_of_all(monk
     assert predict(tables, job(), made).step_s == pytest.approx(predict(written, job(), made).step_s)
     wished = plan(tables, job(stages=4, pipelines=3), time_limit=0.5)
     assert (len(wished.pipelines), len(wished.stages)) == (3, 4)
+
+
+@pytest.mark.parametrize("sampled", [1, 2])
+def test_the_number_of_stages_is_tried_on_more_than_a_sample(sampled: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sample's number may leave out devices for want of memory: with one stage half of these."""
+    _, tables = both(monkeypatch, True)
+    monkeypatch.setattr(many, "SAMPLE", 16)
+    monkeypatch.setattr(many, "NEIGHBOURHOOD", 20)
+    layers = tuple(replace(one, flops=5e12) for one in job().layers)
+    slow = replace(job(optimizer_bytes=30, activation_bytes=1), layers=layers)
+    estimator = Estimator(tables, slow)
+
+    def first(part: Network, less: Workload) -> Candidate:
+        edges = [round(at * 8 / sampled) for at in range(sampled + 1)]
+        cut = Cut(less, tuple((a, b - 1) for a, b in pairwise(edges)))
+        found = candidate(Estimator(part, less), numpy.arange(sampled)[None], [], cut, "")
+        assert found is not None
+        return found
+
+    def shortest(cut: Cut | None) -> Candidate:
+        made = many.best_of_many(estimator, first, 0, lambda: False, cut)
+        return min(made, key=lambda found: found.seconds)
+
+    cut = many._common_cut(tables, estimator.workload, sampled)
+    assert cut is not None
+    chosen, as_sampled = shortest(None), shortest(cut)
+    assert chosen.seconds <= as_sampled.seconds * 1.05
+    if sampled == 1:
+        assert chosen.seconds < 0.8 * as_sampled.seconds and len(chosen.spare) < len(as_sampled.spare)
+
+
+def test_spares_of_many_are_told_what_a_step_takes_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a matrix of all links: what the search's own value says with one, and who is too small says so."""
+    written, tables = both(monkeypatch, True)
+    order = sorted(range(COUNT), key=lambda at: -written.devices[at].memory_bytes)
+    places, spare = numpy.array(order[:20]).reshape(10, 2), order[20:]
+    told = []
+    for network in (written, tables):
+        estimator = Estimator(network, job(optimizer_bytes=60))
+        best = candidate(estimator, places, spare, Cut(estimator.workload, ((0, 3), (4, 7))), "")
+        assert best is not None
+        told.append((finish.why_spare(estimator, best, 100.0), estimator, best))
+    (reasons, estimator, best), (of_many, _, _) = told
+    small = [at for at in spare if written.devices[at].memory_bytes == 3e8]
+    assert small and all(of_many[f"d{at}"] == reasons[f"d{at}"] for at in small)
+    assert all("300 MB of memory: a stage of this plan needs" in reasons[f"d{at}"] for at in small)
+    searcher, flat = Searcher(estimator, best.cut, places, spare), numpy.arange(places.size)
+    for position, device in enumerate(spare[:5]):
+        values = finish._with_spare(estimator, best, flat, device, finish._least_memory(estimator, best))
+        exact = searcher.values_of_swaps(flat, numpy.full(len(flat), places.size + position)) / searcher.value
+        assert values.min() == pytest.approx(exact.min(), rel=0.05)
