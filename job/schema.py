@@ -50,9 +50,12 @@ _ADAFACTOR = (
 class Train(Table):
     """``[train]``: batch, optimiser and its schedule. ``clip = 0``: no clipping; ``eval_every = 0``: at the end."""
 
-    task: Annotated[Literal["language", "classification"], choice("language", "classification")] = Field(
+    task: Annotated[Literal["language", "classification", "dpo"], choice("language", "classification", "dpo")] = Field(
         default="language",
-        description="language, classification: what is learnt: the next token, or a text's class (data.labelled)",
+        description="what is learnt: language (the next token), classification (data.labelled), dpo (data.preferences)",
+    )
+    dpo_beta: float = Field(
+        default=0.1, gt=0, allow_inf_nan=False, description="a number above 0: how far dpo keeps to the base"
     )
     batch: Count = Field(default=32, description="a whole number of samples a step, over all pipelines")
     microbatch: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(

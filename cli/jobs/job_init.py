@@ -129,6 +129,7 @@ _EXAMPLES = {
     "tokens": '["data/*.bin"]',
     "chat": '["chats/*.jsonl"]',
     "labelled": '["reviews/*.csv"]',
+    "preferences": '["pairs/*.jsonl"]',
     "pair": '"question"',
     "classes": '["no", "yes"]',
     "command": '"lm_eval --model hf --model_args pretrained={model} --tasks hellaswag --output_path {folder}"',

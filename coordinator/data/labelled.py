@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,19 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ...job.data.labelled import class_names, class_number, labelled
-from ...job.data.marks import MARKED
 from ...job.data.tokenizer import Tokenizer
 from ...job.model_folder.config import pretrained_config
 from ...job.schema import Job
 from ...proto.errors import JobError
-from ...proto.process.progress import Meter, Tell
-from .data import TokenFile, counts_path, split, write_rows
+from ...proto.process.progress import Tell
+from .data import TokenFile
 from .files.records import whole_text
-from .files.sources import compression_of, opened, text_files
+from .files.sources import compression_of, opened
 from .files.tables import rows_of
+from .samples import write_samples
 
 _ONCE = 256  # rows tokenised at once
-_BLOCK = 4096  # rows written at once
 
 
 class Reader:
@@ -110,37 +108,7 @@ def tokenise_labelled(
 ) -> TokenFile:
     """Read the job's texts, write FOLDER/<sha256> of their rows and FOLDER/<sha256>.counts. JobError: a row that is
     none, or more than ``room`` bytes of them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    meter = Meter("tokenising", "tokens", tell)
     reader = Reader(job, tokenizer, context)
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".tokens-") as spool:
-
-        def read(patterns: Sequence[str]) -> int:
-            count = 0
-            for row in reader.samples([source.name for source in text_files("labelled", patterns)]):
-                spool.write(row.astype("<u4").data)
-                count += 1
-                meter.add(context)
-                if spool.tell() > room:
-                    raise JobError(
-                        f"data.labelled: more samples than the {room / 1e9:.3g} GB that may be kept here",
-                        "raise data.cache_gb, make room, or write a smaller model.context",
-                    )
-            if not count:
-                raise JobError(f"data.labelled: no row in {', '.join(patterns)}", FORMS)
-            return count
-
-        whole = read(job.data.source()[1])
-        if job.data.held_out():
-            held = np.arange(whole, whole + read(job.data.held_out()))
-            kept = np.arange(whole)
-        else:
-            assert isinstance(job.data.validation, float)
-            held, kept = split(whole, job.data.validation)
-        spool.flush()
-        rows = np.memmap(spool.name, "<u4", mode="r").reshape(-1, context + 1)
-        order = np.concatenate([kept, held])
-        path, digest = write_rows(folder, (rows[order[at : at + _BLOCK]] for at in range(0, len(order), _BLOCK)))
-    counts_path(path).write_bytes(np.ones(len(order), "<u4").tobytes())
+    made = write_samples(job, reader.samples, context, folder, tell, room)
     reader.report(tell)
-    return TokenFile(path, digest, MARKED, context, len(kept), len(held), packed=True, trained=len(kept))
+    return made

@@ -8,13 +8,16 @@ from ...job.tables.data import Data
 from .chat.chat import tokenise_chat
 from .data import TokenFile, tokenise
 from .labelled import tokenise_labelled
+from .preferences import tokenise_preferences
 
 Make = Callable[..., TokenFile]
 """``make(job, tokenizer, context, folder, tell, room)``."""
 
 
 def maker_of(data: Data) -> Make:
-    """What reads these data: text, conversations, or texts with their classes."""
+    """What reads these data: text, conversations, texts with their classes, or pairs of answers."""
     if data.labelled:
         return tokenise_labelled
+    if data.preferences:
+        return tokenise_preferences
     return tokenise_chat if data.chat else tokenise

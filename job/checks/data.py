@@ -44,6 +44,7 @@ def data_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
             yield ("model",), "model.context is missing: text for model.build is cut into samples of that many tokens"
     yield from _chat_mistakes(job)
     yield from _labelled_mistakes(job)
+    yield from _preference_mistakes(job)
     if data.where == "node":
         if job.run.steps is None:
             yield ("run", "epochs"), 'data.where = "node" needs run.steps: nobody knows how much data the nodes have'
@@ -110,6 +111,28 @@ def _labelled_mistakes(job: Job) -> Iterator[Mistake]:
         yield ("model", "lora"), 'not yet: model.lora with train.task = "classification", whose head trains, too'
     if data.where == "node":
         yield ("data", "where"), 'not yet: data.labelled with where = "node"'
+
+
+def _preference_mistakes(job: Job) -> Iterator[Mistake]:
+    """What does not go with pairs of answers, and what means nothing without them."""
+    data, model = job.data, job.model
+    each = [*(data.mix or (data,)), *job.eval.sets]
+    if job.train.task != "dpo":
+        if any(one.preferences for one in each):
+            yield ("train", "task"), 'data.preferences has pairs of answers; write task = "dpo" under [train]'
+        if job.train.dpo_beta != type(job.train).model_fields["dpo_beta"].default:
+            yield ("train", "dpo_beta"), 'train.dpo_beta is for task = "dpo"; leave it out'
+        return
+    if not all(one.preferences for one in each):
+        yield ("train", "task"), 'train.task = "dpo" needs data.preferences, and so do its sets and mixtures'
+    if model.lora is None:
+        sentence = 'train.task = "dpo" needs model.lora: answers are measured against the base without adapters'
+        yield ("model",), f"{sentence}, and a second whole model has no room"
+    if model.context is not None and model.context % 2:
+        sentence = f"model.context = {model.context} has no two halves, one for each of a pair's answers"
+        yield ("model", "context"), f"{sentence}; write an even number"
+    if data.where == "node":
+        yield ("data", "where"), 'not yet: data.preferences with where = "node"'
 
 
 def leaves_its_folder(pattern: str) -> bool:

@@ -8,10 +8,11 @@ from pydantic import Field
 
 from .kinds import Code, Count, Files, Table, choice
 
-SOURCES = ("text", "jsonl", "parquet", "webdataset", "tokens", "chat", "labelled")
+SOURCES = ("text", "jsonl", "parquet", "webdataset", "tokens", "chat", "labelled", "preferences")
 """Keys of ``[data]`` that name files, of which a job has one."""
 
 
+PREFERENCES = 'rows of prompt, chosen and rejected: jsonl or parquet, ["pairs/*.jsonl"]'
 LABELLED = 'rows of a text and its class: jsonl, csv, tsv or parquet, ["reviews/*.csv"]'
 
 
@@ -28,6 +29,7 @@ class Mixed(Table):
     tokens: Files | None = Field(default=None, description='files of tokens, ["*.bin"]')
     chat: Files | None = Field(default=None, description='rows of messages: jsonl or parquet, ["chats/*.jsonl"]')
     labelled: Files | None = Field(default=None, description=LABELLED)
+    preferences: Files | None = Field(default=None, description=PREFERENCES)
     field: str = Field(default="text", min_length=1, description="the jsonl key or parquet column that holds the text")
 
     def sources(self) -> dict[str, list[str]]:
@@ -37,7 +39,7 @@ class Mixed(Table):
 
 class Data(Table):
     """``[data]``: exactly one of ``text``, ``jsonl``, ``parquet``, ``webdataset``, ``tokens``, ``chat``, ``labelled``,
-    ``build`` and ``samples``."""
+    ``preferences``, ``build`` and ``samples``."""
 
     text: Files | None = Field(default=None, description='file names or patterns, ["data/*.txt"]')
     jsonl: Files | None = Field(default=None, description='file names or patterns, ["data/*.jsonl"]')
@@ -48,6 +50,7 @@ class Data(Table):
         default=None, description='rows of messages, or of prompt and completion: jsonl or parquet, ["chats/*.jsonl"]'
     )
     labelled: Files | None = Field(default=None, description=LABELLED)
+    preferences: Files | None = Field(default=None, description=PREFERENCES)
     mix: Annotated[list[Mixed], Field(min_length=1)] | None = Field(
         default=None, description="tables [[data.mix]], each with a weight and one of the sources above"
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from .data import LABELLED, SOURCES, Data
+from .data import LABELLED, PREFERENCES, SOURCES, Data
 from .kinds import Files, Table
 
 
@@ -22,7 +22,8 @@ def _words(value: Any) -> Any:
 
 class EvalSet(Table):
     """``[[eval.sets]]``: data that are evaluated on and never trained on, under a name; exactly one of ``text``,
-    ``jsonl``, ``parquet``, ``webdataset``, ``tokens``, ``chat`` and ``labelled``."""
+    ``jsonl``, ``parquet``, ``webdataset``, ``tokens``, ``chat``, ``labelled`` and
+    ``preferences``."""
 
     name: str = Field(pattern=r"^\w[\w.-]{0,39}$", description="letters, digits, '.', '_' and '-', at most 40")
     text: Files | None = Field(default=None, description='file names or patterns, ["wiki/*.txt"]')
@@ -32,6 +33,7 @@ class EvalSet(Table):
     tokens: Files | None = Field(default=None, description='files of tokens, ["*.bin"]')
     chat: Files | None = Field(default=None, description='rows of messages: jsonl or parquet, ["chats/*.jsonl"]')
     labelled: Files | None = Field(default=None, description=LABELLED)
+    preferences: Files | None = Field(default=None, description=PREFERENCES)
     field: str = Field(default="text", min_length=1, description="the jsonl key or parquet column that holds the text")
 
     def sources(self) -> dict[str, list[str]]:

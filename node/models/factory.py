@@ -15,6 +15,7 @@ from .decoders.families import check_classifier, check_decoder, fresh_config, st
 from .decoders.matrix_plan import matrix_plan
 from .definition import LanguageModel, ModelDefinition
 from .lora import LoraModel
+from .preferences import PreferenceModel
 from .subspace import SubspaceModel
 from .weights.fetch import Fetch
 from .weights.pretrained import read_config
@@ -52,6 +53,8 @@ def model_of(
             names = class_names(values, job.data.classes)
             return ClassifierModel(config, names, job.train.recompute is True, balance)
         if job.model.lora is not None:
+            if job.train.task == "dpo":
+                return PreferenceModel(config, job.model.lora, job.train.dpo_beta, job.train.recompute is True, balance)
             return LoraModel(config, job.model.lora, job.train.recompute is True, balance)
         return LanguageModel(config, job.train.recompute is True, balance=balance)
     if vocabulary is None or context is None:

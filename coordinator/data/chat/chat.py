@@ -75,15 +75,21 @@ class Reader:
     def _read(
         self, rows: Sequence[Conversation], stack: contextlib.ExitStack
     ) -> Iterator[tuple[str, npt.NDArray[np.uint32]]]:
+        for row, found in zip(rows, self.marked(rows, stack), strict=True):
+            if found is not None:
+                yield row.where, found
+
+    def marked(
+        self, rows: Sequence[Conversation], stack: contextlib.ExitStack
+    ) -> Iterator[npt.NDArray[np.uint32] | None]:
+        """The document of each row; None: it has nothing to learn, and is counted as left out."""
         shown = self._rendered(rows, stack)
         texts = [text for text, _ in shown]
         for row, (text, spans), (tokens, places) in zip(rows, shown, self._tokenizer.located(texts), strict=True):
             if row.tokens is not None:
-                found = self._limited(row.where, *row.tokens)
+                yield self._limited(row.where, *row.tokens)
             else:
-                found = self._marked(row.where, text, spans, tokens, places)
-            if found is not None:
-                yield row.where, found
+                yield self._marked(row.where, text, spans, tokens, places)
 
     def _rendered(
         self, rows: Sequence[Conversation], stack: contextlib.ExitStack

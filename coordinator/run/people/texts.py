@@ -32,6 +32,8 @@ def check_wanted(request: pb.GenerateRequest, job: Job) -> None:
     """Refused: no pipeline of this run can generate this text."""
     if job.model.build is not None or job.model.parameters is not None:
         raise Refused("the model of this run is no language model", "get its weights with farflung export")
+    if job.train.task == "classification":
+        raise Refused("this run trains a classifier, which names a text's class", "get it with farflung export")
     if not job.updates.agreed:
         raise Refused(
             "the nodes of this run have weights of their own (updates.agreed = false)",

@@ -29,6 +29,7 @@ from ..decoders.families import DEFAULT_CONTEXT
 from ..definition import LanguageModel
 from ..factory import model_of
 from ..lora import LoraModel
+from ..preferences import PreferenceModel
 from ..subspace import SubspaceModel
 from ..weights.pretrained import check, weights_of
 from .kept import Kept
@@ -137,6 +138,8 @@ def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[La
     """Those of the base, embedding and head with the blocks beside them. The backward pass computes no gradients of
     frozen weights, and so costs what the forward pass does."""
     whole = language_layers(LanguageModel(definition.config), context, precision)
+    # Of pairs of answers the base computes forward, too, and its hidden state is handed on beside that of the adapters.
+    twice = isinstance(definition, PreferenceModel)
     half = definition.frozen_dtype == torch.bfloat16  # then autocast makes no copies, and vectors are next to nothing
     profiles = []
     for layer, name in enumerate(definition.layers):
@@ -148,11 +151,14 @@ def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[La
                 name=name,
                 parameters=trained,
                 frozen=round(sum(part.parameters for part in parts) * (0.5 if half else 1.0)),
-                flops_per_sample=sum(part.flops_per_sample for part in parts) * 2 / 3 + 6.0 * context * trained,
-                activation_elements_per_sample=0 if last else context * int(definition.config.hidden_size),
+                flops_per_sample=sum(part.flops_per_sample for part in parts) * (1 if twice else 2 / 3)
+                + 6.0 * context * trained,
+                activation_elements_per_sample=0
+                if last
+                else context * int(definition.config.hidden_size) * (1 + twice),
                 stored_elements_per_sample=sum(part.stored_elements_per_sample for part in parts),
                 copied_elements=0 if half else sum(part.copied_elements for part in parts),
-                working_elements_per_sample=max(part.working_elements_per_sample for part in parts),
+                working_elements_per_sample=max(part.working_elements_per_sample for part in parts) * (1 + twice),
             )
         )
     return profiles
