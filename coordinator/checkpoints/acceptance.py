@@ -16,11 +16,11 @@ from typing import Any
 from ...job.chosen import every_of
 from ...job.data.facts import Facts
 from ...job.schema import Job
+from ...proto.words.sections import stage_file
 from ...scheduler.plans import Plan
 from ..membership.signals import Announcement
 from .tensor_header import LONGEST_HEADER, Tensors
 
-NAME = "stage-{}.safetensors"
 MOMENTS: Mapping[str, tuple[str, ...]] = {
     "adamw": ("m", "v"),
     "lamb": ("m", "v"),
@@ -124,13 +124,13 @@ def expected(
 
 def kept_by(plan: Plan, name: str) -> dict[str, int]:
     """The files that a node sends of each checkpoint, and their stages."""
-    return {NAME.format(stage): stage for stage in range(len(plan.stages)) if plan.keeper(stage) == name}
+    return {stage_file(stage): stage for stage in range(len(plan.stages)) if plan.keeper(stage) == name}
 
 
 def lacking(view: Announcement, step: int, has_whole: Callable[[int, int, str], bool]) -> tuple[str, ...]:
     """Who has not sent its file of a step's checkpoint in a view. ``has_whole(view, step, file)``: it is here."""
     stages = range(len(view.plan.stages))
-    late = {view.plan.keeper(stage) for stage in stages if not has_whole(view.number, step, NAME.format(stage))}
+    late = {view.plan.keeper(stage) for stage in stages if not has_whole(view.number, step, stage_file(stage))}
     return tuple(sorted(late))
 
 

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from ...job.chosen import RECOMPUTE_KEY
 from ...job.schema import Job, Updates
+from ...proto.words.sections import TIED, section_of, stage_of
 from ...scheduler import Plan
+from ...scheduler.workloads.workload import settled_pattern
 from ..ipc.arena import release_freed_memory
 from ..models.compiled import compile_layers
 from ..models.definition import ModelDefinition
@@ -23,7 +25,6 @@ from .optimizers.optimizers import Optimizer, kept_moments
 from .sections.gradients import Gradients
 from .sections.section import Layout, Section
 
-TIED = "tied"
 BASE = "base:"
 """Prefix of the names under which frozen parameters are served."""
 REFERENCE = ("", "optimizer.outer.")
@@ -172,7 +173,7 @@ def section_parameters(definition: ModelDefinition, plan: Plan, stages: Sequence
     sections: dict[str, list[str]] = {}
     for stage in stages:
         names = definition.parameter_names(*plan.stages[stage])
-        sections[f"stage-{stage}"] = [name for name in names if name != shared]
+        sections[section_of(stage)] = [name for name in names if name != shared]
         if shared and stage in (0, last):
             sections[TIED] = [shared]
     return {name: parameters for name, parameters in sections.items() if parameters}
@@ -181,7 +182,7 @@ def section_parameters(definition: ModelDefinition, plan: Plan, stages: Sequence
 def codec_of(plan: Plan, section: str) -> str | None:
     """The codec that the plan chose for a section's rounds; None where the job's is used. A tied section is of two
     stages, and takes the first one's."""
-    return plan.update_codec(0 if section == TIED else int(section.removeprefix("stage-")))
+    return plan.update_codec(stage_of(section))
 
 
 def round_plan(
@@ -194,10 +195,9 @@ def round_plan(
 ) -> RoundPlan:
     """Members, weights, pattern and parts of a section's rounds in a view.
 
-    ``auto`` takes two levels where the plan has regions, else all-to-all for two members, where it costs the same bytes
-    as publishers and needs no second encoding, and publishers above, where all-to-all costs (members / 2) times their
-    bytes. ``phases``: of a codec whose encodings are summed; it takes that pattern whatever the job says, and its parts
-    are made of whole parameters.
+    ``auto`` takes two levels where the plan has regions, else what ``settled_pattern`` says. ``phases``: of a
+    codec whose encodings are summed; it takes that pattern whatever the job says, and its parts are made of whole
+    parameters.
     """
     section = layout.section
     members, weights = member_weights(plan, section)
@@ -209,16 +209,14 @@ def round_plan(
     regions = [[name for name in members if name in region] for region in plan.regions]
     far = len([region for region in regions if region]) > 1 and max(map(len, regions)) > 1
     if pattern == "auto":
-        pattern = (
-            "two_level" if far and not updates.robust_average else "all_to_all" if len(members) <= 2 else "publishers"
-        )
+        pattern = "two_level" if far and not updates.robust_average else settled_pattern(pattern, len(members))
 
     def owner(middle: int, numel: int) -> str:
         if pattern == "all_to_all":
             return members[0]
         if section == TIED:
             return members[middle * len(members) // numel]
-        return plan.publisher(int(section.removeprefix("stage-")), middle, numel)
+        return plan.publisher(stage_of(section), middle, numel)
 
     parts: list[Part] = []
     for fragment in range(updates.fragments):
@@ -252,7 +250,7 @@ def member_weights(plan: Plan, section: str) -> tuple[tuple[str, ...], tuple[flo
     """Who shares a section, and what each of them weighs there."""
     if section == TIED:
         return (*plan.group(0), *plan.group(len(plan.stages) - 1)), plan.shares * 2
-    return plan.group(int(section.removeprefix("stage-"))), plan.shares
+    return plan.group(stage_of(section)), plan.shares
 
 
 def share_of(plan: Plan, section: str, name: str) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy
 
 from ..networks.devices import Matrix
+from ..workloads.workload import settled_pattern
 from .estimate import Cut, Estimator
 from .tied import stage_bits, tied_group
 
@@ -43,7 +44,7 @@ def traffic(
             part = numpy.array(fractions) if len(fractions) else numpy.full(members, 1 / members)
             if pattern == "ring":
                 share = numpy.roll(numpy.eye(members), 1, axis=1) * 2 * (members - 1) / members
-            elif pattern == "all_to_all" or (pattern == "auto" and members == 2):
+            elif settled_pattern(pattern, members) == "all_to_all":
                 share = numpy.ones((members, members))
             else:
                 share = part[None, :] + part[:, None]

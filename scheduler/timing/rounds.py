@@ -17,6 +17,7 @@ import numpy
 from ..networks.blocks import Blocks, Gathered
 from ..networks.devices import Matrix
 from ..networks.network import Network
+from ..workloads.workload import settled_pattern
 
 AT_ONCE, SENDERS = 512, 128
 """Members of a group up to which all its pairs are looked at together; of more, so many senders at a time."""
@@ -88,7 +89,7 @@ def round_seconds(
         return 2.0 * bits * slowest * (count - 1) / count + 2.0 * float(latency[rows, onward].max())
     if not (network.bandwidth[square] > 0).all():
         return float("inf")  # in every other pattern each node talks to each
-    if pattern == "all_to_all" or (pattern == "auto" and count == 2):
+    if settled_pattern(pattern, count) == "all_to_all":
         return _phase(numpy.full((count, count), bits), cost, path, latency)
     part = numpy.full(count, 1.0 / count) if fractions is None else fractions
     if pattern == "two_level" and regions is not None:

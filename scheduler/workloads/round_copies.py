@@ -8,6 +8,7 @@ from typing import Any
 from ...compress.specs.registry import module_of
 from ...compress.specs.spec import parse, spec_feedback, traits_of
 from .codecs import bits_of
+from .workload import settled_pattern
 
 PUBLISHED = ("publishers", "two_level")
 USUAL = 4
@@ -46,5 +47,4 @@ def message_copies(updates: Mapping[str, Any], codec: str, pattern: str, members
 
 def pattern_of(updates: Mapping[str, Any], members: int) -> str:
     """How a group of so many members exchanges, where the job does not say."""
-    pattern = str(updates.get("pattern", "auto"))
-    return pattern if pattern != "auto" else "all_to_all" if members <= 2 else "publishers"
+    return settled_pattern(str(updates.get("pattern", "auto")), members)

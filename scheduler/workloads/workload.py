@@ -10,6 +10,15 @@ from .schedules import SCHEDULES
 PATTERNS = ("publishers", "all_to_all", "two_level", "auto", "ring")
 
 
+def settled_pattern(pattern: str, members: int) -> str:
+    """The pattern of a round inside one region; ``auto`` is settled by the number of members.
+
+    All-to-all for two members: it costs the same bytes as publishers and needs no second encoding. Publishers for
+    more, because all-to-all costs (members / 2) times their bytes.
+    """
+    return pattern if pattern != "auto" else "all_to_all" if members <= 2 else "publishers"
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One indivisible piece of the model.

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 
 from ....job.data.sampling import Position, unfinished
+from ....proto.words.sections import TIED, section_of
 from ....scheduler.plans import Plan
 from ..faults.majority import beyond
 from ..rules import Rules
@@ -26,7 +27,6 @@ from ..signals import Announcement, Flushed, Section
 from .histories import judge_histories, sections_of
 from .learnt import Kept, Unsent, taken_up
 
-_TIED = "tied"  # the section of an embedding that the first and the last stage share; a stage's own is "stage-K"
 _CATCHES_UP = 1  # rounds that a holder may be behind: results of earlier ones may be in nobody's log any more
 
 
@@ -179,8 +179,8 @@ def _current(
 def _groups(plan: Plan) -> dict[str, frozenset[str]]:
     """The nodes that share each section of a plan."""
     last = len(plan.stages) - 1
-    found = {f"stage-{stage}": frozenset(plan.group(stage)) for stage in range(last + 1)}
-    return {**found, _TIED: found["stage-0"] | found[f"stage-{last}"]}
+    found = {section_of(stage): frozenset(plan.group(stage)) for stage in range(last + 1)}
+    return {**found, TIED: found[section_of(0)] | found[section_of(last)]}
 
 
 def fresh_layers(plan: Plan, holders: tuple[tuple[str, ...], ...]) -> str:

@@ -15,10 +15,11 @@ from torch import Size, Tensor
 
 from ....job.data.sampling import Position
 from ....proto.errors import FarflungError
+from ....proto.words.sections import TIED, section_of, stage_file
 from ...ipc.pipe import IoEnded
 from ...models.weights.fetch import Fetch
 from ...models.weights.safetensors_range import Slot, Source
-from ..stage_state import TIED, StageState
+from ..stage_state import StageState
 from .tensor_writer import Room, write
 
 
@@ -41,14 +42,14 @@ def shard_of(
         "rounds": rounds,
         "fingerprints": {name: f"{section.fingerprint(False):016x}" for name, section in state.sections.items()},
     }
-    return f"stage-{stage}.safetensors", write(tensors, room), meta
+    return stage_file(stage), write(tensors, room), meta
 
 
 def tensors_of(state: StageState, stage: int) -> dict[str, Tensor]:
     """What a stage's file holds, as views of the state."""
     tensors: dict[str, Tensor] = {}
     for section in state.sections.values():
-        if section.layout.section not in (f"stage-{stage}", TIED if stage == 0 else ""):
+        if section.layout.section not in (section_of(stage), TIED if stage == 0 else ""):
             continue
         for prefix, vector in state.vectors(section).items():
             for name, values in section.layout.views(vector):

@@ -14,6 +14,7 @@ from ....job.data.facts import Facts
 from ....job.data.sampling import Position
 from ....job.schema import Job, Updates
 from ....proto import data_pb2
+from ....proto.words.sections import TIED, section_of
 from ....scheduler import Plan
 from ...context import ROUND, URGENT, NodeContext
 from ...rounds.arithmetic.exchange import Exchange
@@ -27,7 +28,7 @@ from ...rounds.round_link import RoundLink
 from ...state.optimizers.learning_rates import learning_rate
 from ...state.optimizers.optimizers import Optimizer, clip_factor
 from ...state.sections.section import Section
-from ...state.stage_state import TIED, StageState, codec_of, round_plan
+from ...state.stage_state import StageState, codec_of, round_plan
 from ..resources import Resources
 from ..say_again import SayAgain
 from ..waiting import Peers
@@ -110,7 +111,7 @@ class ViewMember:
         until = last_outer_round(self.base_round, self.position.step, self.last_step, job.updates)
         ends = (0, len(plan.stages) - 1)
         for name, section in self.state.sections.items():
-            followed = any(name == f"stage-{stage}" or (name == TIED and stage in ends) for stage in start.followed)
+            followed = any(name == section_of(stage) or (name == TIED and stage in ends) for stage in start.followed)
             exchange = exchange_of(job, plan, section, context.name, followed=followed, until=until)
             self.exchanges[name] = exchange
             exchange.place_in(context.wire.place)
