@@ -18,7 +18,7 @@ from .checking.judge import Judge
 from .checking.shown_sums import ShownSums
 from .checking.signed import Signer
 from .mask_keys import MaskKeys
-from .protocol.headers import contribution_header, received_contribution, received_result, result_header
+from .protocol.headers import received_contribution, received_result
 from .protocol.machine import Rounds
 from .protocol.messages import (
     Advance,
@@ -34,11 +34,12 @@ from .protocol.messages import (
     SendHeld,
     SendResult,
     TwoResults,
-    what_counts,
+    digests_of,
 )
 from .protocol.open_round import KEPT_ROUNDS, OpenRound
 from .protocol.outlet import Outlet, blocking
 from .protocol.payloads import Refused
+from .sender import RoundSender
 
 Payload = npt.NDArray[np.uint8]
 
@@ -70,6 +71,7 @@ class RoundLink:
         self.auditor = Auditor(exchange, audit)
         self._sums = ShownSums(self.auditor, rounds.plan, rounds.me, outlet)
         self.disputes = Disputes(rounds, signer, outlet, clock)
+        self._sender = RoundSender(rounds, outlet, self.auditor, self.disputes)
         self._keys: MaskKeys | None = None
         if isinstance(exchange.phased, Masked):
             self._keys = MaskKeys(exchange.phased.masks, rounds, outlet)
@@ -256,15 +258,15 @@ class RoundLink:
             case Advance():
                 return self._advance(effect)
             case SendContribution():
-                self._send_contribution(effect)
+                self._sender.send_contribution(effect)
             case SendResult():
-                self._send_result(effect)
+                self._sender.send_result(effect)
             case SendHeld():
-                self._send_held(effect)
+                self._sender.send_held(effect)
             case AskResult():
-                self._ask_result(effect)
+                self._sender.ask_result(effect)
             case AskContribution():
-                self._ask_contribution(effect)
+                self._sender.ask_contribution(effect)
             case Equivocated():
                 self.disputes.show_proof(effect)
             case TwoResults():
@@ -274,47 +276,6 @@ class RoundLink:
             case Complete():
                 pass  # ``complete`` says so
         return ()
-
-    def _send_contribution(self, effect: SendContribution) -> None:
-        plan, sent = self.rounds.plan, effect.contribution
-        of = None if effect.of == self.rounds.me else plan.members.index(effect.of)
-        header = contribution_header(plan.section, effect.round, effect.part, effect.chain, sent, of)
-        self.outlet.send(effect.to, header, sent.payload)
-
-    def _send_result(self, effect: SendResult) -> None:
-        header = result_header(self.rounds.plan.section, effect.round, effect.chain, effect.result)
-        self.outlet.send(effect.to, header, effect.result.payload)
-
-    def _send_held(self, effect: SendHeld) -> None:
-        current = self._open_round()
-        result = current.results[effect.part]
-        self.auditor.staged(current.number, result)
-        self.disputes.staged(current.number, result)
-        held = data_pb2.Held(
-            section=self.rounds.plan.section,
-            round=current.number,
-            part=effect.part,
-            show=self.auditor.wants(current.number, effect.part),
-        )
-        self.outlet.send(effect.to, data_pb2.Header(kind=data_pb2.RESULT_HELD, held=held), ())
-        self.disputes.tell_next(effect.part)
-
-    def _ask_result(self, effect: AskResult) -> None:
-        number = self._open_round().number
-        wanted = data_pb2.ResultWanted(section=self.rounds.plan.section, round=number, part=effect.part)
-        self.outlet.send(effect.to, data_pb2.Header(kind=data_pb2.RESULT_REQUEST, result_wanted=wanted), ())
-
-    def _ask_contribution(self, effect: AskContribution) -> None:
-        current = self._open_round()
-        wanted = data_pb2.ContributionWanted(
-            section=self.rounds.plan.section,
-            round=current.number,
-            part=effect.part,
-            of=effect.of,
-            certificate=(effect.part, effect.of) in current.unknown,
-        )
-        header = data_pb2.Header(kind=data_pb2.CONTRIBUTION_REQUEST, contribution_wanted=wanted)
-        self.outlet.send(effect.to, header, ())
 
     def _decide(self, effect: Decide) -> Iterable[Effect]:
         rounds = self.rounds
@@ -343,13 +304,3 @@ class RoundLink:
             self.disputes.differs(effect.sender, effect.why)
         else:
             self.outlet.refuse(effect.sender, effect.why, self._blocking if effect.blocks else 1)
-
-    def _open_round(self) -> OpenRound:
-        if self.rounds.open is None:
-            raise RuntimeError("no round is open")
-        return self.rounds.open
-
-
-def digests_of(results: Sequence[Result]) -> list[int]:
-    """What the chain has of a round's results, which are in part order."""
-    return [word for result in results for word in what_counts(result)]

@@ -47,7 +47,8 @@ from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
 from farflung.node.peers.header_compression import Expander
 from farflung.node.rounds.arithmetic.exchange import Exchange
-from farflung.node.rounds.arithmetic.ways.phased import phases_of, to_bytes
+from farflung.node.rounds.arithmetic.ways.phased import phases_of
+from farflung.node.rounds.arithmetic.ways.programs import to_bytes
 from farflung.node.rounds.protocol.machine import Rounds
 from farflung.node.rounds.protocol.messages import Part, RoundPlan
 from farflung.node.rounds.protocol.outlet import Outlet

@@ -26,8 +26,9 @@ from ..greeting import Self, within
 from ..offers import Offer, Offers
 from ..traffic import OTHER, Traffic
 from .admission import WAIT, Membership
+from .arriving import StreamRefused
 from .inbox import ArenaFull, Inbox
-from .reassembly import Lane, Stream, StreamRefused
+from .reassembly import Lane, Stream
 
 GREETING_SECONDS = 20.0
 """A stream that has not said by then who it is ends."""

@@ -1,6 +1,7 @@
 """What a round is made of: the plan that a view fixes, what members send, and what the protocol asks to be done."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -212,3 +213,8 @@ Effect = (
     | Equivocated
     | TwoResults
 )
+
+
+def digests_of(results: Sequence[Result]) -> list[int]:
+    """What the chain has of a round's results, which are in part order."""
+    return [word for result in results for word in what_counts(result)]

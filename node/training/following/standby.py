@@ -25,8 +25,7 @@ from ...context import ROUND, NodeContext
 from ...rounds.arithmetic.exchange import Exchange
 from ...rounds.checking.judge import Judge, Seat, judge_of
 from ...rounds.protocol.headers import received_contribution, received_result
-from ...rounds.protocol.messages import Contribution, Result
-from ...rounds.round_link import digests_of
+from ...rounds.protocol.messages import Contribution, Result, digests_of
 from ...state.stage_state import StageState
 from ...state.transfers.fetching import StateFetch
 from ...state.transfers.traffic import StateTraffic

@@ -26,7 +26,8 @@ from ...protocol.messages import Contribution, Decide, Part, Result
 from ...protocol.payloads import Refused, contribution_of, pieces_of
 from ..aggregator import Aggregator
 from ..encoder import Encoder
-from .phased import Phased, Running, from_bytes, to_bytes
+from .phased import Phased
+from .programs import Running, from_bytes, to_bytes
 
 FIXED = 2.0**32
 """Real numbers (norms) travel as whole multiples of 1 / FIXED, modulo 2^64."""

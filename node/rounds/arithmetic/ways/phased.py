@@ -10,50 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..... import compress
-from .....compress.codec import bytes_tensor, tensor_bytes
-from .....compress.exchange.requests import Context, Program, Reduce
-from .....compress.primitives.packing import pack, packed_size, unpack
+from .....compress.exchange.requests import Context
 from ...protocol.messages import Contribution, Decide, Part, Result
 from ...protocol.payloads import Refused, absurd_norm, contribution_of, pieces_of
 from ..aggregator import Aggregator
 from ..applier import TakeOff
 from ..encoder import Encoder
 from ..update import Update
-
-
-@dataclass
-class Running:
-    """One parameter's program in one round. ``total``: the weighted sum over the contributors, once it has ended."""
-
-    start: int
-    stop: int
-    program: Program
-    context: Context
-    request: Reduce | None = field(init=False)
-    total: Tensor | None = None
-    phase: int = 0
-
-    def __post_init__(self) -> None:
-        self.request = _reduction(next(self.program))
-
-    def take(self, answer: Tensor | None, contributors: int, part: float) -> None:
-        """Go on with the answer to ``request``; a program that has ended stays as it is. ``part``: this member's of
-        the weight of the contributors."""
-        self.phase += 1
-        if self.request is None:
-            return
-        self.context.size, self.context.part = contributors, part
-        try:
-            self.request = _reduction(self.program.send(answer))
-        except StopIteration as end:
-            self.request, self.total = None, end.value.reshape(-1)
+from .programs import Running, check_levels, from_bytes, reduced, to_bytes
 
 
 class Phased:
@@ -143,7 +113,7 @@ class Phased:
             counted.append((index, sent))
             for place, (request, value) in enumerate(zip(requests, [] if void else values[index], strict=False)):
                 if request is not None and value is not None:
-                    sums[place] = _reduced(request, sums[place], value)
+                    sums[place] = reduced(request, sums[place], value)
         who = tuple(index for index, _ in counted)
         digests = tuple(sent.digest for _, sent in counted)
         if void:
@@ -163,7 +133,7 @@ class Phased:
             try:
                 read = self.read(sent.payload, sent.sizes, runs, member)
                 for run, value in zip(runs, read, strict=True):
-                    _check_levels(run, value, member)
+                    check_levels(run, value, member)
             except Refused as problem:
                 refused.append(problem)
                 continue
@@ -255,65 +225,6 @@ def _take_off(own: Tensor, values: Tensor) -> None:
     values.sub_(own.to(values.device))
 
 
-def _check_levels(run: Running, value: Tensor | None, member: str) -> None:
-    """Refused for whole numbers so large that the sum of all members' would not fit its bits."""
-    request = run.request
-    if value is None or request is None or request.bits is None or not value.numel():
-        return
-    if int(value.max()) * run.context.size >= 1 << request.bits:
-        raise Refused(member, f"a level of {int(value.max())}, which this codec does not have")
-
-
 def phases_of(spec: str) -> int:
     """How many phases the rounds of a codec have; 0 for one whose encodings are decoded and added instead."""
     return compress.make(spec).reductions
-
-
-def _reduction(request: object) -> Reduce:
-    if not isinstance(request, Reduce):
-        raise compress.CodecError(f"a round can't answer a {type(request).__name__}")
-    return request
-
-
-def to_bytes(tensor: Tensor, bits: int = 1) -> bytes:
-    """A tensor to be reduced, or its reduction: fp32 as it is; whole numbers from 0 in as few bits as they need, but no
-    fewer than ``bits``."""
-    if tensor.is_floating_point():
-        return bytes(tensor_bytes(tensor.to(torch.float32)))
-    flat = tensor.reshape(-1)
-    bits = max(bits, int(flat.max()).bit_length()) if flat.numel() else bits
-    low = bytes(tensor_bytes(pack((flat & 255).to(torch.uint8), min(bits, 8))))
-    high = bytes(tensor_bytes(pack((flat >> 8).to(torch.uint8), bits - 8))) if bits > 8 else b""
-    return bytes([bits]) + low + high
-
-
-def from_bytes(blob: bytes | memoryview, request: Reduce | None) -> Tensor | None:
-    """The tensor of ``to_bytes``, shaped as the request's."""
-    if request is None:
-        if len(blob):
-            raise compress.CodecError(f"{len(blob)} bytes where nothing was asked")
-        return None
-    like = request.tensor
-    count = like.numel()
-    if like.is_floating_point():
-        if len(blob) != 4 * count:
-            raise compress.CodecError(f"{len(blob)} bytes for {count} numbers")
-        values = bytes_tensor(blob, torch.float32, like.device)
-        if not bool(torch.isfinite(values).all()):
-            raise compress.CodecError("values that are not finite")
-        return values.view(like.shape)
-    bits = blob[0] if len(blob) else 0
-    low = packed_size(count, min(bits, 8))
-    if not 1 <= bits <= 16 or len(blob) != 1 + low + (packed_size(count, bits - 8) if bits > 8 else 0):
-        raise compress.CodecError(f"{len(blob)} bytes for {count} whole numbers")
-    codes = unpack(bytes_tensor(blob[1 : 1 + low], torch.uint8, like.device), count, min(bits, 8)).to(torch.int32)
-    if bits > 8:
-        high = unpack(bytes_tensor(blob[1 + low :], torch.uint8, like.device), count, bits - 8)
-        codes = codes | high.to(torch.int32) << 8
-    return codes.view(like.shape)
-
-
-def _reduced(request: Reduce, total: Tensor | None, value: Tensor) -> Tensor:
-    if total is None:
-        return value
-    return total + value if request.op == "sum" else torch.maximum(total, value)

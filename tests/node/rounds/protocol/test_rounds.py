@@ -16,7 +16,7 @@ from farflung.job.tables.outer import Outer
 from farflung.job.tables.robust import Robust
 from farflung.node.rounds.arithmetic.exchange import Exchange
 from farflung.node.rounds.arithmetic.update import Update
-from farflung.node.rounds.arithmetic.ways import phased
+from farflung.node.rounds.arithmetic.ways import programs
 from farflung.node.rounds.protocol.machine import Rounds
 from farflung.node.rounds.protocol.messages import Contribution, Decide, Part, Refuse, Result, RoundPlan
 from farflung.node.state.sections.moments import Kept
@@ -280,7 +280,7 @@ def test_an_answer_of_a_phase_that_makes_no_sense_puts_its_publisher_out_and_end
     ("codec", "phase", "evil", "why"),
     [
         ("powersgd:rank=2", 0, torch.full((16,), 1e30).numpy().tobytes(), "an absurd norm"),
-        ("intsgd:rule=max", 1, phased.to_bytes(torch.full((48,), 60000, dtype=torch.int32)), "a level of 60000"),
+        ("intsgd:rule=max", 1, programs.to_bytes(torch.full((48,), 60000, dtype=torch.int32)), "a level of 60000"),
     ],
     ids=["values", "levels"],
 )
