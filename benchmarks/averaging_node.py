@@ -46,6 +46,7 @@ class Ours:
     """A round of the publishers' pattern in delta mode, over real wires with TLS."""
 
     def __init__(self, codec: str, rank: int, nodes: int, values: torch.Tensor, folder: Path) -> None:
+        from farflung.node.ipc.config import WireConfig
         from farflung.node.rounds.arithmetic.exchange import Exchange
         from farflung.node.rounds.protocol.machine import Rounds
         from farflung.node.rounds.protocol.messages import Part, RoundPlan
@@ -53,7 +54,7 @@ class Ours:
         from farflung.node.rounds.round_link import RoundLink
         from farflung.node.state.sections.moments import Kept
         from farflung.node.state.sections.section import Layout, Section
-        from farflung.node.wire.client import ProcessWire, WireConfig
+        from farflung.node.wire.client import ProcessWire
         from farflung.proto.control_pb2 import Member
 
         names = [f"n{i}" for i in range(nodes)]
@@ -93,7 +94,7 @@ class Ours:
         self.wire.poll()
 
     def average(self) -> None:
-        from farflung.node.wire.client import Received
+        from farflung.node.wire.events import Received
         from farflung.proto.messages import bodies
 
         self.link.begin()

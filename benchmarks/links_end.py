@@ -17,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from farflung.node.wire.client import ProcessWire, Received, WireConfig
+from farflung.node.ipc.config import WireConfig
+from farflung.node.wire.client import ProcessWire
+from farflung.node.wire.events import Received
 from farflung.proto.control_pb2 import Member
 from farflung.proto.data_pb2 import Activation, Header, Kind
 

@@ -142,7 +142,7 @@ def our_events(
 
 
 ROLES = {
-    "farflung.node.io.process": "protocol",
+    "farflung.node.io.main": "protocol",
     "farflung.deploy.wan.relay": "emulator",
     "farflung coordinator": "coordinator",
     "farflung join": "training",

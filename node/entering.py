@@ -50,6 +50,7 @@ def check_secure(link: Link, insecure: bool, required: bool = False) -> None:
 def enter(
     link: Link,
     measure: Callable[[], Device],
+    *,
     name: str | None,
     advertise: str | None,
     listen: str | None,

@@ -72,7 +72,13 @@ def live(settings: Settings, owner: Owner, past: Past, island: Island | None, em
     """
     measure = partial(past.measured, settings.device) if island is None else island.measure
     joined, lock = enter(
-        settings.link, measure, past.name, settings.advertise, settings.listen, settings.cache, owner.limits
+        settings.link,
+        measure,
+        name=past.name,
+        advertise=settings.advertise,
+        listen=settings.listen,
+        cache=settings.cache,
+        limits=owner.limits,
     )
     past.joined, past.name, past.entered = True, joined.name, time.monotonic()
     try:

@@ -57,5 +57,5 @@ def generate(
     from ...node.generation.generate import generate as write
 
     with checkpoints_of(state, step) as folder:
-        text = write(folder, prompt, tokens, seed, temperature, step, way, output.note)
+        text = write(folder, prompt, tokens, seed, temperature, step=step, through=way, say=output.note)
     output.record({"prompt": prompt, "text": text}) if output.json else output.say(prompt + text)

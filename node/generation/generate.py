@@ -27,6 +27,7 @@ def generate(
     tokens: int = 200,
     seed: int = 1,
     temperature: float = 0.8,
+    *,
     step: int | None = None,
     through: str | None = None,
     say: Callable[[str], None] = lambda sentence: None,

@@ -89,7 +89,8 @@ async def dialled(
         # The session's secret is for the coordinator alone.
         call = rpc.peer_method(channel, me.metadata if peer.dials_out else ())
         try:
-            await within(me.patience(peer.name), _greet(call, me, peer, traffic, you_send, lane, link))
+            greeted = _greet(call, me, peer, traffic, you_send=you_send, lane=lane, link=link)
+            await within(me.patience(peer.name), greeted)
         except asyncio.TimeoutError:
             raise LinkBroken(f"no answer from {address} in {me.patience(peer.name):.0f} s") from None
         yield call
@@ -146,7 +147,7 @@ async def raise_status(stream: rpc.PeerCall | rpc.PeerContext) -> None:
 
 
 async def _greet(
-    call: rpc.PeerCall, me: Self, peer: Member, traffic: Traffic, you_send: bool, lane: int, link: int
+    call: rpc.PeerCall, me: Self, peer: Member, traffic: Traffic, *, you_send: bool, lane: int, link: int
 ) -> None:
     greeting = Greeting(
         protocol=me.protocol,

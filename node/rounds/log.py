@@ -58,7 +58,7 @@ class RoundLog:
                     send(result_header(name, number, one.chain, result, request), result.payload)
                 for (part, index), sent in one.contributions.items():
                     plain = replace(sent, signature=b"", certificate=b"")  # a spare looks at digests
-                    send(contribution_header(name, number, part, 0, plain, index, request), sent.payload)
+                    send(contribution_header(name, number, part, 0, plain, of=index, request=request), sent.payload)
                 count += len(one.results) + len(one.contributions)
         norm = self._norms.get(number, 0.0)
         end = data_pb2.RoundEnd(round=number, messages=count, applied=applied, norm=norm, request=request)

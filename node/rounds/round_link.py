@@ -206,7 +206,8 @@ class RoundLink:
         of = self._member(sent.of) if sent.HasField("of") else sender
         contribution = received_contribution(sent, payload.data)
         self.disputes.learn(of, contribution)
-        return self.rounds.contribution(sender, of, sent.round, sent.part, sent.chain, contribution, self.clock())
+        now = self.clock()
+        return self.rounds.contribution(sender, of, sent.round, sent.part, sent.chain, contribution, now=now)
 
     def _result(self, sender: str, sent: data_pb2.Result, payload: Payload) -> Iterable[Effect]:
         result = received_result(sent, payload.data)

@@ -21,7 +21,7 @@ class RoundSender:
     def send_contribution(self, effect: SendContribution) -> None:
         plan, sent = self.rounds.plan, effect.contribution
         of = None if effect.of == self.rounds.me else plan.members.index(effect.of)
-        header = contribution_header(plan.section, effect.round, effect.part, effect.chain, sent, of)
+        header = contribution_header(plan.section, effect.round, effect.part, effect.chain, sent, of=of)
         self.outlet.send(effect.to, header, sent.payload)
 
     def send_result(self, effect: SendResult) -> None:

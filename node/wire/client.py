@@ -7,44 +7,30 @@ import json
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
-from itertools import chain
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...proto import control_pb2 as control
 from ...proto.data_pb2 import Header
-from ...proto.errors import FarflungError, Parted, RunFailed
-from ...proto.messages import bodies
-from ...proto.messages.frame import HEAD_LIMIT
+from ...proto.errors import FarflungError, RunFailed
 from ..device.identity import Identity
 from ..device.memory import memory_at_most
 from ..ipc.arena import Arena, LastAction, keep_freed_memory, make_file
 from ..ipc.config import WireConfig
-from ..ipc.pipe import INLINE_LIMIT, PARTED_STATUS, From, To, TrainerEnd
-from ..peers.header_compression import MARK
+from ..ipc.pipe import From, To, TrainerEnd
 from .api import Bytes, Payload
 from .blocks import Blocks
-from .events import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received
+from .calls import Calls
+from .events import Event, Received
+from .incoming import Incoming
+from .outgoing import Outgoing, check_sendable
+from .payloads import joined, pieces_of
 from .spawn import IoHost
 
-__all__ = [
-    "CoordinatorBack",
-    "CoordinatorLost",
-    "Event",
-    "OrderEvent",
-    "PeerLost",
-    "ProcessWire",
-    "Received",
-    "WireConfig",
-]
-
-HEADER_LIMIT = HEAD_LIMIT // 2
 START_TIMEOUT = 30.0
 CLOSE_TIMEOUT = 10.0
 
@@ -59,7 +45,6 @@ class ProcessWire:
     def __init__(self, config: WireConfig, end: TrainerEnd, arenas: tuple[Arena, Arena], host: IoHost) -> None:
         self.config = config
         self.view = 0
-        self.dropped = 0  # messages of an older view that were already on the pipe, or sent outside the view
         signs = config.authority and config.certificate and config.key
         self.identity = Identity(config.run, config.key, config.certificate, config.authority) if signs else None
         """What this node proves itself with to the others; None: without TLS."""
@@ -68,16 +53,12 @@ class ProcessWire:
         self._blocks = Blocks(*arenas)
         self._last_action = LastAction(self._blocks.first_page)
         self._doing = "starting"
-        self._events: deque[Event] = deque()
-        self._pending = 0  # bytes that wait for the network
-        self._replies: dict[int, tuple[Any, ...]] = {}
-        self._unwanted: set[int] = set()
-        """Calls for whose answer nobody waits any more."""
+        self._outgoing = Outgoing(self._blocks, config.send_limit, self._wait, lambda: self._incoming.must_act())
+        self._calls = Calls(end, self._wait)
+        self._incoming = Incoming(end, self._blocks, freed=self._outgoing.freed, replied=self._calls.replied)
         self.while_waiting: Callable[[], None] | None = None
         """What the trainer does while it waits for data that may take long: it must hear when its view ends."""
-        self._calls = 0
         self._closed = False
-        self._listening: int | str | None = None
 
     @staticmethod
     def start(config: WireConfig, process: bool = True) -> ProcessWire:
@@ -118,68 +99,42 @@ class ProcessWire:
         order or a lost peer ends that wait.
         """
         self._alive()
-        if not 0 <= priority <= 2:
-            raise ValueError(f"priority {priority} is not 0, 1 or 2")
-        if header.ByteSize() > HEADER_LIMIT:
-            raise ValueError(f"a header of {header.ByteSize()} bytes: long lists belong into the payload")
-        bodies.check(header)
-        body = bodies.sectioned(header)
-        if body is not None and body.section.startswith(MARK):
-            raise ValueError(f"a section's name must not begin with {MARK!r}")
+        check_sendable(header, priority)
         if header.view not in (0, self.view) or not self.view:
-            self.dropped += 1
+            self._incoming.dropped += 1
             return
         if to not in self.members:
             raise ValueError(f"{to} is not a member of view {self.view}")
         if not header.view:
             header.view = self.view
-        pieces = _pieces(payload)
+        pieces = pieces_of(payload)
         length = sum(map(len, pieces))
         if to == self.config.name:
             whole = Header()
             whole.CopyFrom(header)
             whole.run, whole.session = self.config.run, self.config.session
-            self._events.append(Received(to, whole, _joined(pieces, np.empty(length, np.uint8))))
+            self._incoming.events.append(Received(to, whole, joined(pieces, np.empty(length, np.uint8))))
             return
-        handed: bytes | tuple[int, int]
-        self._wait_for_room(length)
-        if length <= INLINE_LIMIT:
-            handed = b"".join(pieces)
-        else:
-            handed = (self._blocks.fly(self._laid(pieces), length), length)
-        self._pending += length
+        handed = self._outgoing.hand_over(pieces, length)
         self._end.write(int(To.SEND), to, priority, header.SerializeToString(), handed)
 
     def place(self, blobs: Iterable[Sequence[Bytes]], count: int) -> memoryview:
         """The blobs, which come in pieces, one after the other, where `send` finds them without a copy, however often
         they are sent. The room is free again when nobody holds the view any more. ``count``: how many there are, none
         of them much longer than the first, if each is to be made only when the one before lies there."""
-        rest = iter(blobs)
-        first = _pieces(next(rest, ()))
-        length = sum(map(len, first))
-        room = self._room(max(1, count * (length + length // 16)))
-        at = 0
-        for pieces in chain((first,), map(_pieces, rest)):
-            if at + sum(map(len, pieces)) > len(room):  # each is copied: its pieces may change with the next blob
-                whole = [b"".join(each) for each in chain((pieces,), map(_pieces, rest))]
-                return self._block([room[:at].data, *_pieces(whole)])
-            for piece in pieces:
-                room[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
-                at += len(piece)
-        self._blocks.shorten(room.data, at)
-        return room[:at].data
+        return self._outgoing.place(blobs, count)
 
     def poll(self, timeout: float = 0.0) -> list[Event]:
         """Everything that has arrived, in order; waits up to `timeout` seconds for the first. A large payload lies in
         shared memory, which is free again when nobody holds the array, or a view of it, any more."""
         self._alive()
         deadline = time.monotonic() + timeout
-        self._read(0.0)
-        while not self._events and (left := deadline - time.monotonic()) > 0:
-            self._read(left)
+        self._incoming.read(0.0)
+        while not self._incoming.events and (left := deadline - time.monotonic()) > 0:
+            self._incoming.read(left)
         self._alive()
-        events = list(self._events)
-        self._events.clear()
+        events = list(self._incoming.events)
+        self._incoming.events.clear()
         return events
 
     def report(self, report: control.Report) -> None:
@@ -195,7 +150,7 @@ class ProcessWire:
         ``needed``: members with whom this node exchanges something: there are connections to these, and a broken one is
         told of. None: all. To another one there is a connection from the first message on."""
         self._alive()
-        self._forget(view)
+        self._incoming.enter(view)
         self.view = view
         self.members = frozenset(member.name for member in members)
         self._end.write(
@@ -208,7 +163,7 @@ class ProcessWire:
     def leave_view(self) -> None:
         """The answer to Flush: whatever is queued or has arrived of the old view is dropped."""
         self._alive()
-        self._forget(-1)
+        self._incoming.leave()
         self.view = 0
         self.members = frozenset()
         self._end.write(int(To.LEAVE))
@@ -227,33 +182,21 @@ class ProcessWire:
         """Asks for bytes of an artifact (`length` None: to its end), for as long as it takes; what it returns waits for
         them, and handles what else arrives (``while_waiting``). Raises as describe does, and what that raises: then it
         is to be asked again."""
-        number = self._ask("fetch", name, offset, length, True)
-
-        def answer() -> bytes:
-            try:
-                while number not in self._replies and self.while_waiting is not None:
-                    self.while_waiting()
-            except BaseException:
-                self._unwanted.add(number)
-                raise
-            return self._answer(number)
-
-        return answer
+        self._alive()
+        return self._calls.later("fetch", name, offset, length, True, meanwhile=lambda: self.while_waiting)
 
     def store(self, step: int, file: str, payload: Bytes, files: int, meta: dict[str, Any]) -> None:
         """Streams one of the `files` files of a checkpoint to the coordinator, in the background and behind every other
         message. If it cannot be stored, the coordinator and the log get a warning, and training goes on."""
         self._alive()
-        pieces = _pieces(payload)
-        block = self._laid(pieces)
-        start = self._blocks.fly(block, 0)
-        self._end.write(int(To.STORE), step, file, start, len(block), files, json.dumps(meta))
+        start, length = self._outgoing.lay(pieces_of(payload))
+        self._end.write(int(To.STORE), step, file, start, length, files, json.dumps(meta))
 
     def room(self, length: int) -> memoryview:
         """So many bytes where `send` and `store` find them without a copy; free again when nobody holds the view.
         Waits while there is no room."""
         self._alive()
-        return self._room(length).data
+        return self._outgoing.room(length).data
 
     def measure(self, peers: Sequence[control.Member]) -> control.Links:
         """Latency and bandwidth to each of these (0 for one that cannot be reached). Waits about a second for each.
@@ -295,13 +238,18 @@ class ProcessWire:
     @property
     def under_way(self) -> bool:
         """Whether something that was sent is not acknowledged yet, or a message has arrived in part."""
-        return self._pending > 0 or self._last_action.arriving > 0
+        return self._outgoing.pending > 0 or self._last_action.arriving > 0
+
+    @property
+    def dropped(self) -> int:
+        """Messages of an older view that were already on the pipe, or sent outside the view."""
+        return self._incoming.dropped
 
     @property
     def port(self) -> int:
         """The port that the node listens on."""
-        assert isinstance(self._listening, int)
-        return self._listening
+        assert isinstance(self._incoming.listening, int)
+        return self._incoming.listening
 
     def close(self, why: str, drain: float = 1.0) -> bool:
         """Ends the I/O process: waits up to `drain` seconds for acknowledgements, says goodbye with `why` (nothing is
@@ -332,132 +280,21 @@ class ProcessWire:
     def _begin(self) -> None:
         self._end.write(int(To.CONFIG), asdict(self.config))
         deadline = time.monotonic() + START_TIMEOUT
-        while self._listening is None and time.monotonic() < deadline:
-            self._read(deadline - time.monotonic())
-        if self._listening is None:
+        while self._incoming.listening is None and time.monotonic() < deadline:
+            self._incoming.read(deadline - time.monotonic())
+        if self._incoming.listening is None:
             raise RunFailed(f"the I/O process did not start in {START_TIMEOUT:.0f} s", "is the machine overloaded?")
-        if isinstance(self._listening, str):
-            raise FarflungError(self._listening, "stop what listens there, or choose another port")
+        if isinstance(self._incoming.listening, str):
+            raise FarflungError(self._incoming.listening, "stop what listens there, or choose another port")
 
     def _alive(self) -> None:
         self._last_action.did(self._doing)
 
-    def _read(self, timeout: float) -> None:
-        """Takes everything off the pipe, and tells the I/O process so."""
-        self._tell_taken(0)
-        taken = 0
-        for message in self._end.read(timeout):
-            kind, *values = message
-            if kind == From.RECEIVED:
-                sender, header, payload = values
-                array = self._taken(payload)
-                taken += array.nbytes
-                parsed = Header.FromString(header)
-                if parsed.view == self.view:
-                    self._events.append(Received(sender, parsed, array))
-                else:
-                    self.dropped += 1
-            elif kind == From.REPLY:
-                number, problem, hint, status, payload = values
-                array = self._taken(payload)
-                taken += array.nbytes
-                if number in self._unwanted:
-                    self._unwanted.discard(number)
-                else:
-                    self._replies[number] = (problem, hint, status, array)
-            elif kind == From.FREED:
-                start, length = values
-                self._pending -= self._blocks.landed(start) if start >= 0 else length
-            elif kind == From.ORDER:
-                self._events.append(OrderEvent(control.Order.FromString(values[0])))
-            elif kind == From.PEER_LOST:
-                self._events.append(PeerLost(*values))
-            elif kind == From.COORDINATOR_LOST:
-                self._events.append(CoordinatorLost(*values))
-            elif kind == From.COORDINATOR_BACK:
-                self._events.append(CoordinatorBack(*values))
-            elif kind in (From.LISTENING, From.FAILED):
-                self._listening = values[0]
-        self._tell_taken(taken)
-
-    def _taken(self, payload: bytes | tuple[int, int]) -> npt.NDArray[np.uint8]:
-        if isinstance(payload, tuple):
-            return self._blocks.received(*payload)
-        return np.frombuffer(payload, np.uint8).copy()
-
-    def _tell_taken(self, count: int) -> None:
-        """The I/O process may take in ``count`` bytes more, and use again the blocks that nobody here holds."""
-        free = self._blocks.read_up()
-        if count or free:
-            self._end.write(int(To.TAKEN), count, free)
-
-    def _wait_for_room(self, length: int) -> None:
-        while self._pending and self._pending + length > self.config.send_limit and not self._must_act():
-            self._read(1.0)
-            self._alive()
-
-    def _must_act(self) -> bool:
-        return any(isinstance(event, OrderEvent | PeerLost) for event in self._events)
-
-    def _laid(self, pieces: list[memoryview]) -> memoryview:
-        """The pieces in a block of the arena: where they lie, if that is one."""
-        return pieces[0] if len(pieces) == 1 and self._blocks.holds(pieces[0]) else self._block(pieces)
-
-    def _block(self, pieces: list[memoryview]) -> memoryview:
-        """A copy of the pieces in a block of the arena."""
-        return _joined(pieces, self._room(sum(map(len, pieces)))).data
-
-    def _room(self, length: int) -> npt.NDArray[np.uint8]:
-        """A block of the arena; waits for acknowledgements when it is full. RunFailed if that cannot help."""
-        while (found := self._blocks.room(length)) is None:
-            if not self._blocks.flying:
-                raise RunFailed(f"no room for a message of {length} bytes", "this machine has too little memory")
-            self._read(1.0)
-            self._alive()
-        return found
-
     def _call(self, method: str, *arguments: Any) -> bytes:
-        return self._answer(self._ask(method, *arguments))
-
-    def _ask(self, method: str, *arguments: Any) -> int:
         self._alive()
-        self._calls += 1
-        self._end.write(int(To.CALL), self._calls, method, list(arguments))
-        return self._calls
+        return self._calls.answer(self._calls.ask(method, *arguments))
 
-    def _answer(self, number: int) -> bytes:
-        while number not in self._replies:
-            self._read(1.0)
-            self._alive()
-        problem, hint, status, payload = self._replies.pop(number)
-        if problem:
-            if status == PARTED_STATUS:
-                raise Parted(problem, hint)
-            raise (RunFailed if status == RunFailed.status else FarflungError)(problem, hint, status)
-        return bytes(payload)
-
-    def _forget(self, view: int) -> None:
-        kept = [event for event in self._events if not isinstance(event, Received) or event.header.view == view]
-        kept = [event for event in kept if not isinstance(event, PeerLost)]
-        self.dropped += sum(isinstance(event, Received) for event in self._events)
-        self.dropped -= sum(isinstance(event, Received) for event in kept)
-        self._events = deque(kept)
-
-
-def _pieces(payload: Payload) -> list[memoryview]:
-    if isinstance(payload, bytes | bytearray | memoryview | np.ndarray):
-        payload = (payload,)
-    return [_flat(piece) for piece in payload]
-
-
-def _flat(piece: Bytes) -> memoryview:
-    view: memoryview = np.ascontiguousarray(piece).data if isinstance(piece, np.ndarray) else memoryview(piece)
-    return view.cast("B") if view.nbytes else memoryview(b"")
-
-
-def _joined(pieces: list[memoryview], into: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    at = 0
-    for piece in pieces:
-        into[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
-        at += len(piece)
-    return into
+    def _wait(self) -> None:
+        """Take in what arrives within a second."""
+        self._incoming.read(1.0)
+        self._alive()

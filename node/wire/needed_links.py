@@ -18,6 +18,7 @@ def needed_links(
     holders: Mapping[int, Sequence[str]],
     shadows: Sequence[tuple[str, str]],
     me: str,
+    *,
     committer: str = "",
     first: str = "",
     tied: bool = False,

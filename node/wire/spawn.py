@@ -8,7 +8,7 @@ import socket
 import subprocess
 
 from ...proto.process import python
-from ..io.process import serve_trainer
+from ..io.main import serve_trainer
 from ..io.thread import IoThread, IoWork
 from ..ipc.arena import Arena
 
@@ -27,7 +27,7 @@ class IoHost:
             self._work = IoThread.run(serve_trainer(pipe, send, receive))
             return
         numbers = (pipe.fileno(), *descriptors)
-        command = python.module("farflung.node.io.process", *map(str, (*numbers, size)))
+        command = python.module("farflung.node.io.main", *map(str, (*numbers, size)))
         # gRPC's own log would tell of every refused connection, in its own words and on our terminal.
         environment = {"GRPC_VERBOSITY": "NONE"} | dict(os.environ)
         # Its own session: the terminal's Ctrl-C reaches the trainer only, which says goodbye first.

@@ -10,7 +10,7 @@ from cable import Cable
 from numbered import number_of, numbered
 from wires import Nodes, descriptors, wait_for
 
-from farflung.node.wire.client import PeerLost, Received
+from farflung.node.wire.events import PeerLost, Received
 from farflung.proto.data_pb2 import Kind
 
 

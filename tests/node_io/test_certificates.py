@@ -9,7 +9,7 @@ from stub_coordinator import StubCoordinator
 from wires import Nodes, receive, wait_for
 
 from farflung.node.device import identity
-from farflung.node.wire.client import PeerLost, Received
+from farflung.node.wire.events import PeerLost, Received
 from farflung.proto.control_pb2 import Certificate
 from farflung.proto.data_pb2 import Kind
 

@@ -11,7 +11,7 @@ from numbered import numbered
 from stub_coordinator import StubCoordinator
 from wires import Nodes, kill, receive, wait_for
 
-from farflung.node.wire.client import CoordinatorBack, CoordinatorLost, OrderEvent, PeerLost
+from farflung.node.wire.events import CoordinatorBack, CoordinatorLost, OrderEvent, PeerLost
 from farflung.proto import control_pb2 as control
 from farflung.proto.data_pb2 import Kind
 from farflung.proto.errors import FarflungError, RunFailed
@@ -280,7 +280,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_dropped(coordinator, tokens
         wire.fetch_later("data/tokens", 0, len(tokens))()
     wire.while_waiting = lambda: wire.poll(0.05)
     assert wire.fetch_later("data/tokens", 0, len(tokens))() == tokens
-    assert not wire._replies and not wire._unwanted
+    assert not wire._calls.replies and not wire._calls.unwanted
     wire.close("")
 
 

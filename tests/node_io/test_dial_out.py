@@ -12,7 +12,7 @@ from wires import behind_nat, kill, payload_of, receive, wait_for
 
 from farflung.coordinator.serve.calls import relay as relay_module
 from farflung.node.peers import greeting
-from farflung.node.wire.client import PeerLost, Received
+from farflung.node.wire.events import PeerLost, Received
 from farflung.proto.data_pb2 import Kind
 
 

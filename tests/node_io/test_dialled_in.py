@@ -11,7 +11,7 @@ from wires import accepted, receive, wait_for
 
 from farflung.node.peers.receiving import dial_out as offers
 from farflung.node.peers.tcp_info import figures
-from farflung.node.wire.client import PeerLost, Received
+from farflung.node.wire.events import PeerLost, Received
 from farflung.proto.control_pb2 import Member
 from farflung.proto.data_pb2 import Kind
 

@@ -13,7 +13,7 @@ from stub_coordinator import StubCoordinator
 from wires import behind_nat, payload_of
 
 from farflung.coordinator.serve.calls import relay as relay_module
-from farflung.node.wire.client import Received
+from farflung.node.wire.events import Received
 from farflung.proto.connections import rpc
 from farflung.proto.data_pb2 import Greeting, Kind
 from farflung.proto.messages import frame as frames

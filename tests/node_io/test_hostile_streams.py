@@ -13,7 +13,7 @@ from wires import wait_for
 import farflung.node.peers.receiving.reassembly as inbound_stream
 import farflung.node.peers.receiving.server as inbound
 from farflung.node.io.thread import IoThread
-from farflung.node.wire.client import Received
+from farflung.node.wire.events import Received
 from farflung.proto import PROTOCOL
 from farflung.proto.connections import rpc
 from farflung.proto.control_pb2 import Member

@@ -8,7 +8,7 @@ from numbered import number_of, numbered
 from stub_coordinator import StubCoordinator
 from wires import accepted, receive, wait_for
 
-from farflung.node.wire.client import PeerLost
+from farflung.node.wire.events import PeerLost
 from farflung.proto.data_pb2 import Kind
 
 

@@ -7,7 +7,7 @@ from numbered import number_of, numbered
 from stub_coordinator import StubCoordinator
 from wires import receive, wait_for
 
-from farflung.node.wire.client import PeerLost
+from farflung.node.wire.events import PeerLost
 from farflung.proto.control_pb2 import Revoked
 from farflung.proto.data_pb2 import Kind
 

@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 from stub_coordinator import StubCoordinator
 
+from farflung.node.ipc.config import WireConfig
 from farflung.node.ipc.pipe import IoEnded
 from farflung.node.rejoin import CRASHES_SECONDS, Crashes
-from farflung.node.wire.client import ProcessWire, WireConfig
+from farflung.node.wire.client import ProcessWire
 
 TRAINER = """
 import sys
-from farflung.node.wire.client import ProcessWire, WireConfig
+from farflung.node.ipc.config import WireConfig
+from farflung.node.wire.client import ProcessWire
 from farflung.proto.control_pb2 import Member
 from farflung.proto.data_pb2 import Header, Kind
 

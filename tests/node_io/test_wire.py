@@ -9,7 +9,9 @@ import pytest
 from numbered import number_of, numbered
 from wires import kill, receive, wait_for
 
-from farflung.node.wire.client import PeerLost, ProcessWire, Received, WireConfig
+from farflung.node.ipc.config import WireConfig
+from farflung.node.wire.client import ProcessWire
+from farflung.node.wire.events import PeerLost, Received
 from farflung.proto.data_pb2 import Contribution, Header, Held, Kind
 from farflung.proto.errors import FarflungError, RunFailed
 
@@ -377,7 +379,7 @@ def test_the_io_process_never_imports_torch():
     import subprocess
     import sys
 
-    code = "import sys, farflung.node.io.process, farflung.node.wire.client; assert 'torch' not in sys.modules"
+    code = "import sys, farflung.node.io.main, farflung.node.wire.client; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 

@@ -8,8 +8,10 @@ import time
 import numpy as np
 from ports import free_port
 
+from farflung.node.ipc.config import WireConfig
 from farflung.node.peers.tcp_info import connected_to
-from farflung.node.wire.client import PeerLost, ProcessWire, Received, WireConfig
+from farflung.node.wire.client import ProcessWire
+from farflung.node.wire.events import PeerLost, Received
 from farflung.proto.control_pb2 import Member
 
 

@@ -139,6 +139,7 @@ class Artifacts:
         payload: memoryview,
         files: int,
         meta: str,
+        *,
         yield_to: Callable[[], bool],
         view: int = 0,
     ) -> bool:
@@ -153,7 +154,7 @@ class Artifacts:
         begin = 0
         while True:
             try:
-                shards = self._shards(step, file, sent, begin, files, meta, view, yield_to, effort)
+                shards = self._shards(step, file, sent, begin, files, meta, view=view, yield_to=yield_to, effort=effort)
                 reply = await self._stub().Store(shards, metadata=self._metadata)
             except grpc.RpcError as error:
                 await effort.failed(error)
@@ -211,6 +212,7 @@ class Artifacts:
         at: int,
         files: int,
         meta: str,
+        *,
         view: int,
         yield_to: Callable[[], bool],
         effort: _Effort,

@@ -85,7 +85,7 @@ class Uploader:
                 payload = self._arena.view(one.start, one.length)
                 try:
                     await self._artifacts.store(
-                        one.step, one.file, payload, one.files, one.meta, self._urgent, one.view
+                        one.step, one.file, payload, one.files, one.meta, yield_to=self._urgent, view=one.view
                     )
                 except FarflungError as error:
                     self._warn(str(error))

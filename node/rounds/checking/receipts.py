@@ -133,4 +133,6 @@ class Receipts:
         if receipt.part >= len(self._plan.parts):
             return False
         publisher, (round, part, said, signature) = self._plan.parts[receipt.part].publisher, receipt
-        return self._signer.attests(publisher, self._plan.section, round, part, said, signature, certificate)
+        return self._signer.attests(
+            publisher, self._plan.section, round, part, said, signature=signature, certificate=certificate
+        )

@@ -76,7 +76,15 @@ class Signer:
         return r.to_bytes(32, "big") + s.to_bytes(32, "big")
 
     def attests(
-        self, member: str, section: str, round: int, part: int, said: bytes, signature: bytes, certificate: bytes = b""
+        self,
+        member: str,
+        section: str,
+        round: int,
+        part: int,
+        said: bytes,
+        *,
+        signature: bytes,
+        certificate: bytes = b"",
     ) -> bool:
         """Whether ``member`` has signed that. Without a certificate: by the last good one of its that came."""
         key = self._key_of(member, certificate or self.known_certificate(member))

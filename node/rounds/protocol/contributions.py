@@ -6,7 +6,9 @@ from .messages import AskContribution, Contribution, Effect, Equivocated, Refuse
 from .standing import Standing
 
 
-def take(mine: Standing, sender: str, of: str, part: int, chain: int, sent: Contribution, now: float) -> list[Effect]:
+def take(
+    mine: Standing, sender: str, of: str, part: int, chain: int, sent: Contribution, *, now: float
+) -> list[Effect]:
     """A contribution of ``of`` to the open round, which ``sender`` has sent; ``mine``: where this node stands.
 
     All-to-all: every contribution is signed. A signature is looked at where it may matter: by the publisher, of what

@@ -8,7 +8,7 @@ from .payloads import received
 
 
 def contribution_header(
-    section: str, round: int, part: int, chain: int, sent: Contribution, of: int | None = None, request: int = 0
+    section: str, round: int, part: int, chain: int, sent: Contribution, *, of: int | None = None, request: int = 0
 ) -> data_pb2.Header:
     """Of a contribution. ``chain``: h of the round before. ``of``: whose it is, where another member hands it on.
     ``request``: what it answers, as ``RoundLog`` has it."""

@@ -81,7 +81,7 @@ class Rounds(Standing):
         self.applied, self.chain = done.number, chain
 
     def contribution(
-        self, sender: str, of: str, number: int, part: int, chain: int, sent: Contribution, now: float
+        self, sender: str, of: str, number: int, part: int, chain: int, sent: Contribution, *, now: float
     ) -> list[Effect]:
         """A contribution of member ``of``, handed over by ``sender`` (the same but for answers to a request)."""
         if sender not in self.index or of not in self.index:
@@ -94,8 +94,9 @@ class Rounds(Standing):
             return []  # late: its sender was not counted and keeps what it sent
         if self.open is None or number != self.open.number:
             take = partial(contributions.take, self, sender, of, part, chain, sent)
-            return self._keep_early(Early(sender, number, part, (of, chain, sent.digest), take))
-        return contributions.take(self, sender, of, part, chain, sent, now) + self.progress(now)
+            early = Early(sender, number, part, (of, chain, sent.digest), lambda then: take(now=then))
+            return self._keep_early(early)
+        return contributions.take(self, sender, of, part, chain, sent, now=now) + self.progress(now)
 
     def result(self, sender: str, number: int, chain: int, result: Result, now: float) -> list[Effect]:
         """A published result, from its publisher, its taker here or a member that was asked; or a region's sum."""

@@ -193,7 +193,7 @@ class ViewChange:
         committer = plan.nodes[0] if context.job.updates.mode == "gradient" else ""
         first = plan.nodes[0] if view.checkpoint == 0 and self._holdings.resources.own is not None else ""
         tied = context.definition.tied_trained is not None
-        found = needed_links(plan, names, holders, shadows, context.name, committer, first, tied)
+        found = needed_links(plan, names, holders, shadows, context.name, committer=committer, first=first, tied=tied)
         if previous is not None:
             found |= needed_links(previous.view.plan, names, {}, [], context.name, committer="", tied=tied)
         return found

@@ -328,9 +328,9 @@ def test_another_codec_takes_over_what_the_one_before_had_kept():
 def test_a_message_of_another_fragment_is_refused():
     parts = (Part(0, "a", 0, 8, 0), Part(1, "a", 8, 16, 1))
     rounds = Rounds(RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), parts, "publishers", False, 2), "a", 0, 5)
-    effects = rounds.contribution("b", "b", 1, 1, 5, Contribution(b"", (0,), 1), 0.0)
+    effects = rounds.contribution("b", "b", 1, 1, 5, Contribution(b"", (0,), 1), now=0.0)
     assert isinstance(effects[0], Refuse) and "round 1 of stage-0 has no part 1" in effects[0].why
-    assert rounds.contribution("b", "b", 2, 1, 5, Contribution(b"", (0,), 1), 0.0) == []
+    assert rounds.contribution("b", "b", 2, 1, 5, Contribution(b"", (0,), 1), now=0.0) == []
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_a_message_of_another_fragment_is_refused():
 def test_messages_that_cannot_be_are_refused(sender, number, part, wrong):
     plan = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), (Part(0, "a", 0, 8),), "publishers")
     rounds = Rounds(plan, "a", 0, 5)
-    effects = rounds.contribution(sender, sender, number, part, 5, Contribution(b"", (0,), 1), 0.0)
+    effects = rounds.contribution(sender, sender, number, part, 5, Contribution(b"", (0,), 1), now=0.0)
     assert isinstance(effects[0], Refuse)
     assert wrong in effects[0].why
 

@@ -10,7 +10,7 @@ from farflung.job.schema import Job
 from farflung.node.rounds.protocol import machine as rounds
 from farflung.node.training import parting
 from farflung.node.training.following import standby as follow
-from farflung.node.wire.client import CoordinatorBack, CoordinatorLost
+from farflung.node.wire.events import CoordinatorBack, CoordinatorLost
 from farflung.proto import control_pb2, data_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
