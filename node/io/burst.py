@@ -1,9 +1,8 @@
-"""How long a burst of messages goes on that measures a link, and what rate it found. Pure: acknowledgements and the
-clock in.
+"""How long a burst that measures a link goes on, and what bandwidth it found. Pure: acknowledgements and times in.
 
-A new connection starts slowly: TCP sends about 15 kB in the first round trip, and twice as many bytes in each of the
-next. At 300 ms it takes 3 s until 100 Mbit/s are full, at 10 ms a tenth of a second. So a burst ends when its rate has
-stopped growing, and not by the clock alone; and only what came since then counts.
+A new connection starts slowly: TCP sends about 15 kB in the first round trip and doubles that in each of the next.
+Filling 100 Mbit/s takes 3 s at 300 ms, and a tenth of a second at 10 ms. So a burst ends when its rate has stopped
+growing, not by the clock alone, and only what arrived after that counts.
 """
 
 from __future__ import annotations
@@ -18,25 +17,29 @@ FIRST_WINDOW, IN_FLIGHT = 2, 1024
 """Messages that may be unacknowledged, at first and at most: 64 MiB, over the bandwidth-delay product of 1 Gbit/s at
 300 ms."""
 PERIOD_S, PERIOD_MESSAGES = 0.05, 4
-"""A rate is one of a round trip at least, and of so many seconds and messages: acknowledgements come many at a time."""
+"""A rate is measured over at least a round trip, this many seconds and this many messages: acknowledgements come in
+batches."""
 GROWS = 1.2
-"""A period is faster than all before where it has this many times their rate."""
+"""Factor by which a period must exceed the fastest one so far to count as faster."""
 STILL = 3
-"""So many periods in a row that are not faster end a burst."""
+"""Periods in a row without a faster one that end a burst."""
 FULL = 0.8
-"""The link was full from the first two periods on that had this part of the second fastest two's rate."""
+"""The link counts as full from the first two periods that reached this fraction of the second-fastest pair's rate."""
 FEWEST = 8
 """Messages that must have arrived for a burst to end by the clock: fewer say how busy this machine is, not the link."""
 SHORTEST_S = 0.3
-"""What a burst takes that its limit of bytes does not end: a busy moment of the machine must not decide."""
+"""Seconds that a burst lasts at least, unless its byte limit ends it: one busy moment of the machine must not
+decide."""
 LONGEST_S, LONGEST_TRIPS = 2.0, 18
-"""Seconds and round trips, together, after which a burst ends that still grows."""
+"""Seconds plus round trips after which a burst ends even if its rate still grows."""
 STALLED = 0.5
-"""Below this part of that rate a period waits for a packet sent again, and the next one has what it lacks."""
+"""A period below this fraction of that rate was waiting for a retransmitted packet; the next period has what it
+lacks."""
 LONG_S, UNDISTURBED = 0.1, 0.95
-"""A period of so many seconds says something by itself. So much of the fastest counts: of many one is too fast."""
+"""Seconds from which one period is meaningful by itself, and the fraction of the fastest period that counts: among
+many periods one is too fast by chance."""
 MOST = 12
-"""A burst that still grows may send so many times its limit."""
+"""A burst whose rate still grows may send this many times its limit."""
 
 
 @dataclass
@@ -61,9 +64,9 @@ class Burst:
     _still: int = 0
 
     def window(self, now: float) -> int:
-        """Messages that may be on the way: what doubles with each round trip while the link takes more, and 2.7 round
-        trips' of what it takes in the end, so that a slow one is not filled for seconds. Counted over two round trips,
-        because a lost packet holds up everything for one, and the next brings twice as much."""
+        """Messages that may be in flight: doubled with each round trip while the rate grows, and in the end 2.7
+        round trips' worth of the rate, so that a slow link is not filled for seconds. Counted over two round trips,
+        because a lost packet delays everything for one, and the next brings twice as much."""
         while self._recent and self._recent[0][0] <= now - 2 * max(self.trip, PERIOD_S):
             self._recent.popleft()
         return min(FIRST_WINDOW + 4 * sum(count for _, count in self._recent) // 3, IN_FLIGHT)
@@ -73,7 +76,7 @@ class Burst:
         return self.sent - self.there < self.window(now) and not self.over(now)
 
     def acknowledge(self, when: float, count: int) -> None:
-        """So many messages have arrived; ``when`` never goes back."""
+        """``count`` messages have arrived; ``when`` never decreases."""
         self.there += count
         self._recent.append((when, count))
         if not self.ends:
@@ -117,7 +120,7 @@ class Burst:
         return 8.0 * MESSAGE * max(self._rate(first, stop), UNDISTURBED * self._undisturbed())
 
     def _undisturbed(self) -> float:
-        """Messages a second of the fastest period with no lost packet before it; 0 where none is long enough to say.
+        """Messages per second of the fastest period with no lost packet before it; 0 where no period is long enough.
 
         TCP begins by filling the link's queue, and over a long way recovers from that for seconds; what it carried just
         before was the whole link.

@@ -51,7 +51,7 @@ async def measure(
 
 
 async def _open(link: PeerLink, trip: float) -> None:
-    """Has the connection for large messages opened: one that opens in the middle of a burst starts anew."""
+    """Opens the connection for large messages before the burst: opened in the middle, it would start slowly again."""
     link.wants_bulk.set()
     with contextlib.suppress(asyncio.TimeoutError):  # it measures by what there is
         await asyncio.wait_for(link.bulk_open.wait(), OPENING_S + OPENING_TRIPS * trip)

@@ -50,7 +50,7 @@ class NodeMetrics(Collector):
         self._parts = dict.fromkeys(("compute", "codec", "wire", "waiting", "other"), 0.0)
 
     def report(self, report: Report) -> None:
-        """A report of the trainer passes."""
+        """Take the numbers out of a report of the trainer."""
         if report.WhichOneof("kind") == "step":
             self._step, self._steps = report.step.step, self._steps + 1
             for part, seconds in parts_of(report.step).items():
@@ -80,7 +80,8 @@ class NodeMetrics(Collector):
             yield made
 
     def serve(self, address: str) -> Callable[[], None]:
-        """Answer scrapes at HOST:PORT from a thread; the result ends that. OSError: the address is not to be had."""
+        """Answer scrapes at HOST:PORT from a thread; calling the result ends that. OSError: the address cannot be
+        used."""
         host, port = split_address(address, "--metrics")
         registry = CollectorRegistry()
         registry.register(self)

@@ -1,4 +1,4 @@
-"""The links to the other members of a view: which there are, what they carry, what has been measured of them."""
+"""The links to the other members of a view: which exist, what they carry, and what was measured on them."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ BURST_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Tells:
-    """Whom links tell what becomes of them."""
+    """Callbacks of a node's links."""
 
     lost: Callable[[str, str], None]
     """``lost(peer, why)``: to the trainer."""
     report: Callable[[control.Report], None]
-    """To the coordinator, if there is one."""
+    """Sends a report to the coordinator, if there is one."""
     spawn: Callable[[Coroutine[Any, Any, None]], None]
-    """Work that goes on by itself."""
+    """Starts a background task."""
     finished: Callable[[asyncio.Task[Any]], None]
-    """A task of a link has ended."""
+    """Called when a task of a link has ended."""
 
 
 class PeerLinks:
-    """Of one node. A link lives as long as its peer is needed, from one view to the next."""
+    """The links of one node. A link lives across views, as long as its peer is needed."""
 
     def __init__(self, me: Self, membership: Membership, inbound: Inbound, traffic: Traffic, tells: Tells) -> None:
         self._me, self._membership, self._inbound, self._traffic, self._tells = me, membership, inbound, traffic, tells
@@ -53,8 +53,8 @@ class PeerLinks:
     # ---- views -----------------------------------------------------------------------------
 
     def enter(self, view: int, needed: Iterable[str] | None) -> None:
-        """A view begins. ``needed``: with whom this node exchanges anything; None: with all. What is sent to another
-        member all the same opens a connection then; to one that cannot be dialled it does not come, and is told as
+        """A view begins. ``needed``: the peers that this node exchanges anything with; None: all members. A message
+        to another member opens a connection when it is sent; a member that cannot be dialled is then reported as
         lost."""
         peers = self._membership.peers()
         self._needed = peers.keys() if needed is None else peers.keys() & set(needed)
@@ -136,7 +136,7 @@ class PeerLinks:
             self._tells.report(control.Report(evidence=control.Evidence(peer=link.peer.name, why=why)))
 
     def _back(self, link: PeerLink) -> None:
-        """A connection that was lost is there again: what was on its way goes again, and nothing is lost."""
+        """A lost connection is back: unacknowledged messages are sent again, so nothing is lost."""
         if link.peer.name in self._needed:
             self._tells.report(control.Report(evidence=control.Evidence(peer=link.peer.name, mended=True)))
 
@@ -155,10 +155,11 @@ class PeerLinks:
         return links
 
     def uplink(self, limit: float) -> float:
-        """Bits a second that links have reached, and the owner allows (``limit``, 0: all); 0: not known."""
+        """The highest bandwidth that a link has reached, in bits per second, capped by ``limit`` (0: no limit); 0:
+        not known."""
         return min(self._fastest, limit) if limit and self._fastest else self._fastest or limit
 
     def watch(self) -> None:
-        """What training itself shows of the links; goes out with the reports of steps."""
+        """Measure the links while training fills them; the figures go out with the reports of steps."""
         figures = {name: link.figures for name, link in self._links.items()}
         self._traffic.watch.tick(time.monotonic(), figures, self._traffic.arrived)

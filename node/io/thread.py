@@ -53,7 +53,7 @@ class IoWork:
         self._thread, self._future = thread, future
 
     def wait(self, timeout: float) -> None:
-        """Waits for its end; cancels it after `timeout` seconds."""
+        """Waits until the work has ended; cancels it after `timeout` seconds."""
         try:
             self._future.result(timeout)
         except (TimeoutError, concurrent.futures.TimeoutError):

@@ -47,7 +47,7 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Gives the machine all pages that glibc keeps though nothing is in them: before much is allocated for good."""
+    """Returns the empty pages that glibc keeps to the machine: call it before large allocations that stay."""
     with contextlib.suppress(OSError, AttributeError):  # another libc
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
@@ -136,7 +136,7 @@ class LastAction:
         return max(0.0, time.monotonic() - when), doing.decode("utf-8", "replace")
 
     def tell_arriving(self, count: int) -> None:
-        """The I/O process: so many messages have arrived in part."""
+        """For the I/O process: ``count`` messages have arrived in part."""
         _COUNT.pack_into(self._view, _ACTION.size, count)
 
     @property
@@ -145,7 +145,7 @@ class LastAction:
         return int(_COUNT.unpack_from(self._view, _ACTION.size)[0])
 
     def worked(self, count: int = 1) -> None:
-        """The trainer: so many pieces of work are done. Looking for messages is none."""
+        """For the trainer: ``count`` pieces of work are done. Polling for messages is no work."""
         _MARK.pack_into(self._view, _WORKED_AT, self.work + count)
 
     @property
@@ -154,7 +154,7 @@ class LastAction:
         return int(_MARK.unpack_from(self._view, _WORKED_AT)[0])
 
     def tell_arrived(self, count: int) -> None:
-        """The I/O process: so many bytes have arrived since its start."""
+        """For the I/O process: ``count`` bytes have arrived since its start."""
         _MARK.pack_into(self._view, _ARRIVED_AT, count)
 
     @property

@@ -22,7 +22,7 @@ INLINE_LIMIT = 64 << 10
 """Payloads up to this many bytes go over the pipe itself."""
 
 PARTED_STATUS = -1
-"""Of an answer whose error is Parted: whatever its exit status is, the node joins again."""
+"""Status of an answer whose error is Parted: the node joins again, whatever the error's exit status is."""
 
 _LENGTH = struct.Struct("<I")
 
@@ -128,7 +128,7 @@ class TrainerEnd:
             messages.extend(self._unpacker.feed(data))
 
     def wait_for_end(self, timeout: float) -> Iterator[tuple[Any, ...]]:
-        """What comes until the other side has closed the pipe, for at most `timeout` seconds."""
+        """The messages that arrive until the other side has closed the pipe, for at most `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
             if self._poll.poll(left * 1000.0):
@@ -170,7 +170,7 @@ class LoopEnd(asyncio.Protocol):
 
 
 class IoEnded(RunFailed):
-    """The I/O process is gone, and with it all connections: whatever the trainer holds, the others go on without it."""
+    """The I/O process is gone, and with it all connections: the other members go on without this node."""
 
 
 def gone(ended: str) -> IoEnded:

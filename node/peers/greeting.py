@@ -1,4 +1,4 @@
-"""One stream between two nodes, whichever of them opens it: the way to a peer, the greeting, and what an end means.
+"""One stream between two nodes, whichever of them opens it: how a peer is reached, the greeting, and why a stream ends.
 
 Usually each node dials the other and sends on the stream that it opened. A node that nobody can dial (behind NAT) opens
 the streams of both directions, and two such nodes meet at the coordinator, which passes their bytes on unread.
@@ -29,7 +29,7 @@ LONGEST_PAUSE = 3.0
 PAUSE_GROWTH = 1.5
 """A lost peer is tried again after 0.2, 0.5, 1.0, 1.6, 2.6 ... seconds."""
 GREETING_TIMEOUT = 30.0
-"""Seconds for a connection and the answer to the greeting, on a near link."""
+"""Seconds that a peer on a near link has to accept the connection and answer the greeting."""
 
 T = TypeVar("T")
 
@@ -54,10 +54,10 @@ class Self:
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     protocol: int = PROTOCOL
     round_trips: dict[str, float] = field(default_factory=dict)
-    """Seconds to each peer, as measured; to the coordinator under the empty name."""
+    """Measured round-trip time to each peer in seconds; the coordinator's is under the empty name."""
 
     def round_trip(self, peer: str) -> float:
-        """To a peer, at least what is known of this end; 0 where nothing is."""
+        """Round-trip time to a peer in seconds, a lower bound where only this node's own is known; 0: unknown."""
         return max(self.round_trips.get(peer, 0.0), self.round_trips.get("", 0.0))
 
     def patience(self, peer: str) -> float:
@@ -115,7 +115,7 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
 
 
 async def end_all(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancels them and waits for their ends, whatever those are."""
+    """Cancels the tasks and waits until each has ended, with or without an error."""
     while not all(task.done() for task in tasks):
         for task in tasks:
             task.cancel()  # again, if need be: gRPC may turn a cancellation into another end
@@ -136,7 +136,7 @@ async def read_frames(stream: rpc.PeerCall | rpc.PeerContext, peer: str) -> list
 
 
 async def raise_status(stream: rpc.PeerCall | rpc.PeerContext) -> None:
-    """LinkBroken with the reason that the stream's status gives; one that the peer opened has none."""
+    """Raises LinkBroken with the reason in the stream's status; a stream that the peer opened has no status."""
     if not isinstance(stream, grpc.aio.Call):
         raise LinkBroken("the peer ended the stream that it had opened")
     code = await stream.code()

@@ -1,4 +1,4 @@
-"""Leaves out of every message between two nodes what the stream already knows.
+"""Shortens message headers: fields that both ends of a stream already know are left out.
 
 Run and session are in the stream's greeting. The names of sections come from a handful of values: the first time one is
 sent, both ends note it, and from then on it is `#` and its number in that list. A list belongs to one direction of one

@@ -1,4 +1,4 @@
-"""How many bulk connections a link has, and how much they hold ahead: from what the kernel saw of them. No I/O.
+"""How many bulk connections a link has, and how many unsent bytes each may buffer, from the kernel's figures. No I/O.
 
 One connection carries at most its window in a round trip, and the window is at most what the socket buffers of both
 ends allow (stock Linux: 4 MiB to send, of which about 2.6 MB are payload: 210 Mbit/s at 100 ms). A congestion control
@@ -17,22 +17,23 @@ from .tcp_info import TcpFigures
 MOST = 4
 """Bulk connections of one direction."""
 LEAST_BUSY = 0.3
-"""Seconds of sending that say something."""
+"""Seconds of sending after which the figures are judged."""
 HELD_UP = 0.15
-"""The part of them that the buffers may cost before another connection is worth its while."""
+"""Fraction of that time that a full socket buffer may cost before another connection is worth opening."""
 LOSS = 2e-4
 QUEUE = 1.25
-"""Round trips of so many least ones mean a queue: the link is full, and more connections would only lengthen it. What
-is lost then was lost to it."""
+"""A round trip of this many times the shortest one means a queue: the link is full, more connections would only
+lengthen it, and its losses come from that queue."""
 GAIN = 1.1
-"""Where the last connection has not brought that much, the link is full: another would only lose packets to it."""
+"""Factor by which the last connection must have raised the rate: otherwise the link is full, and another connection
+would only lose packets."""
 STANDS_LOSS = ("bbr",)
 """Congestion controls (by the beginning of their names) that a loss by itself does not slow down."""
 
 
 def lanes_wanted(lanes: int, seen: TcpFigures, gained: float = math.inf) -> tuple[int, str]:
-    """(bulk connections from now on, why): as many as there are, or one more. ``seen``: while there were ``lanes``,
-    which carry ``gained`` times what one fewer did."""
+    """(bulk connections from now on, why): ``lanes`` or one more. ``seen``: the figures while there were ``lanes``;
+    ``gained``: their rate over the rate of one connection fewer."""
     if lanes >= MOST or seen.busy_s < LEAST_BUSY or gained < GAIN:
         return lanes, ""
     queued = seen.rtt_s > QUEUE * seen.least_rtt_s
@@ -46,11 +47,13 @@ def lanes_wanted(lanes: int, seen: TcpFigures, gained: float = math.inf) -> tupl
 
 
 AHEAD_S = 0.02
-"""How long one write may take. About three lie between the queue and the wire, and what is urgent waits for them."""
+"""Seconds that one write may take. About three writes lie between the queue and the network, and an urgent message
+waits for them."""
 LEAST_CHUNK = 64 << 10
 
 
 def ahead(rate_bps: float) -> tuple[int, int]:
-    """(bytes of a write, bytes that may lie unsent in a socket) on a link of that rate; 0 where it is not known yet."""
+    """(bytes of one write, bytes that may lie unsent in a socket) on a link of that rate; 0 where the rate is not
+    known yet."""
     chunk = CHUNK if rate_bps <= 0 else max(LEAST_CHUNK, min(CHUNK, int(rate_bps / 8 * AHEAD_S)))
     return chunk, chunk

@@ -19,19 +19,19 @@ from .tcp_info import TcpFigures
 
 TICK_SECONDS = 0.5
 FULL = 0.9
-"""Of a tick, with something unacknowledged."""
+"""Fraction of a tick in which something must have been unacknowledged for the link to count as busy."""
 OPENING_TRIPS = 10
 """Round trips of being full before one that counts: windows open in them. Those of now, which are longer than the least
 where acknowledgements queue behind what goes the other way."""
 LEAST_ARRIVED = 16 << 10
-"""Bytes of a tick that count as bulk which arrives."""
+"""Bytes that must arrive within a tick to count as incoming bulk."""
 MOST_TICKS = 240
-"""That are kept between two reports."""
+"""Ticks kept between two reports, at most."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """What was seen of one peer: rate_bps, beside and arrived_beside of control.proto's Sent."""
+    """Measurements of the link to one peer: rate_bps, beside and arrived_beside of control.proto's Sent."""
 
     rate_bps: float = 0.0
     beside: float = 0.0
@@ -47,14 +47,15 @@ class _Link:
 
 
 class LinkWatch:
-    """One node's links, by peer."""
+    """Measures the links of one node, by peer."""
 
     def __init__(self) -> None:
         self._links: dict[str, _Link] = {}
         self._at, self._arrived = 0.0, Counter[str]()
 
     def tick(self, now: float, sent: Mapping[str, TcpFigures], arrived: Mapping[str, int]) -> None:
-        """``sent``: the kernel's totals of each link; ``arrived``: bytes of each peer, both since the start."""
+        """Take in new totals. ``sent``: the kernel's totals for each link; ``arrived``: bytes received from each
+        peer; both since the start."""
         seconds, self._at = now - self._at, now
         grown = {}
         for peer, totals in sent.items():
@@ -83,7 +84,7 @@ class LinkWatch:
                 self._links.setdefault(peer, _Link()).arrived.append(total / count)
 
     def take(self) -> dict[str, Filled]:
-        """What was seen of each peer since the last call: medians over the ticks."""
+        """The measurements of each link since the last call: medians over the ticks."""
         found = {}
         for peer, link in self._links.items():
             if not link.rates and not link.arrived:

@@ -25,7 +25,7 @@ class Offer:
 
     @property
     def callers(self) -> set[tuple[str, int]]:
-        """Where its connection and those of its lanes come from."""
+        """Remote addresses of this connection and of its lanes."""
         here = [lane.result() for lane in self.lanes.values() if lane.done() and not lane.cancelled()]
         ends = (end_of(one.context.peer()) for one in (self, *here))
         return {end for end in ends if end is not None}
@@ -65,7 +65,7 @@ class Offers:
                 del self._newest[key]
 
     def asked_for(self, name: str, session: str, link: int, number: int) -> asyncio.Future[Offer] | None:
-        """What waits for that lane; None where nothing does."""
+        """The future that waits for that lane; None where nothing does."""
         offer = self._newest.get((name, session))
         asked = offer.lanes.get(number) if offer is not None and offer.link == link else None
         return asked if asked is not None and not asked.done() else None

@@ -19,7 +19,8 @@ _INFO = struct.Struct("=68xI76xI8xQQQQ8xQQ")  # struct tcp_info: rtt, min_rtt an
 
 @dataclass(frozen=True)
 class TcpFigures:
-    """Totals of some connections since they began, and round trips (``rtt_s``: of the one that was busy for longest).
+    """Totals of several connections since they began, and round-trip times (``rtt_s``: of the connection that was busy
+    longest).
 
     ``held_up_s``: of ``busy_s``, the time in which the window was full that a socket buffer of either end allows.
     """
@@ -37,7 +38,7 @@ class TcpFigures:
     busiest_bps: float = 0.0  # rate_bps without the one that was busy for shortest, where there are several
 
     def since(self, earlier: TcpFigures) -> TcpFigures:
-        """The totals' growth; the rest as it is now."""
+        """Growth of the totals since ``earlier``; all other fields as they are now."""
         return TcpFigures(
             self.busy_s - earlier.busy_s,
             self.held_up_s - earlier.held_up_s,
@@ -65,7 +66,7 @@ def connected_to(addresses: Collection[tuple[str, int]]) -> list[socket.socket]:
 
 
 def keep_unsent_short(connection: socket.socket, limit: int) -> None:
-    """At most about ``limit`` bytes wait in the connection's buffer beyond what is on its way."""
+    """Limits the unsent bytes in the connection's buffer to about ``limit``; bytes in flight do not count."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, limit)
 

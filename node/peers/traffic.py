@@ -46,7 +46,8 @@ class Traffic:
     """Counters of one node's I/O process."""
 
     def __init__(self, tell_arriving: Callable[[int], None] = lambda count: None, max_upload: float = 0.0) -> None:
-        """``tell_arriving(count)``: so many messages have arrived in part. ``max_upload``: bits a second, 0 for any."""
+        """``tell_arriving(count)`` is called with the number of messages that have arrived in part. ``max_upload``:
+        bits per second; 0: no limit."""
         self.uplink = Uplink(max_upload)
         self.sent: Counter[str] = Counter(dict.fromkeys(CATEGORIES, 0))
         self.sent_to: Counter[str] = Counter()  # peer -> bytes on this node's link to it
@@ -70,7 +71,7 @@ class Traffic:
             prefix = 0
 
     def took_in(self, count: int, sender: str = "") -> None:
-        """So many bytes have arrived: of a peer, or of the coordinator's artifacts."""
+        """Count ``count`` bytes received from a peer, or of the coordinator's artifacts."""
         self.came += count
         if sender:
             self.arrived[sender] += count
@@ -87,7 +88,7 @@ class Traffic:
         return new
 
     def to_since_last(self) -> list[Sent]:
-        """Bytes to each peer since the last call, and what was seen of the links meanwhile."""
+        """Bytes sent to each peer since the last call, and the link measurements of that time."""
         new, full = self.sent_to - self._reported_to, self.watch.take()
         self._reported_to = Counter(self.sent_to)
         return [

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from ...proto.connections.rpc import CHUNK
 
 BURST_SECONDS = 0.5
-"""What may go at once after a silence."""
+"""Seconds of the allowed rate that may be sent at once after a pause."""
 WRITE_SECONDS = 0.1
-"""How long one write may take of the rate, so that messages to other peers need not wait for long."""
+"""Seconds of the allowed rate that one write may use, so that messages to other peers do not wait long."""
 LEAST_WRITE = 16 << 10
 ON_THE_WIRE = 1.03
-"""Of TCP, IP and TLS, on top of the bytes that are counted."""
+"""Overhead of TCP, IP and TLS, as a factor on the bytes that are counted."""
 
 
 class Uplink:
@@ -29,7 +29,7 @@ class Uplink:
         """Bytes that one write should have at most."""
 
     def spent(self, count: int) -> None:
-        """So many bytes were written."""
+        """Count ``count`` written bytes."""
         if self._rate:
             self._fill()
             self._room -= count * ON_THE_WIRE

@@ -23,7 +23,7 @@ It waits until the receiver is in that view too, and comes whole:
 >>> event.sender, event.header.view, event.header.ready.step, event.payload.tobytes()
 ('a', 7, 3, b'two pieces')
 
-Outside a view nothing goes out, and what had arrived of it is dropped:
+Outside a view nothing is sent, and messages of the old view that have arrived are dropped:
 
 >>> a.leave_view()
 >>> a.send("b", Header(kind=READY, ready=Ready(step=4)))
@@ -66,9 +66,9 @@ class Wire(Protocol):
     """
 
     doing: str
-    """What the trainer is at, in words, for the coordinator's status."""
+    """What the trainer is doing, in words, for the coordinator's status."""
     while_waiting: Callable[[], None] | None
-    """What is done again and again while data that may take long are waited for."""
+    """Called repeatedly while a call waits for data that may take long."""
 
     @property
     def identity(self) -> Identity | None:
@@ -102,7 +102,7 @@ class Wire(Protocol):
         connections to; None: all."""
 
     def leave_view(self) -> None:
-        """Drop whatever is queued or has arrived of the view."""
+        """Drop all messages of the view, queued or arrived."""
 
     # ---- the coordinator's files -----------------------------------------------------------
 
@@ -133,4 +133,4 @@ class Wire(Protocol):
         """Bytes that have arrived at this node, of whole messages or not."""
 
     def worked(self, count: int = 1) -> None:
-        """Say that pieces of work are done: the coordinator waits for a node while this grows."""
+        """Count finished pieces of work: the coordinator waits for a node while this number grows."""

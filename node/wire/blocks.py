@@ -16,17 +16,18 @@ from ..ipc.arena import Arena, LastAction
 
 
 class Blocks:
-    """Of both arenas: the one that this process writes to be sent, and the one that it reads what has arrived from."""
+    """The blocks of both arenas: this process writes payloads to be sent into one, and reads received payloads from
+    the other."""
 
     def __init__(self, sending: Arena, receiving: Arena) -> None:
         self.sending, self._receiving = sending, receiving
         page = sending.take(LastAction.SIZE)
         assert page == 0, "the arena is new"
         self.first_page = sending.view(0, LastAction.SIZE)
-        """Bytes that both processes look at; see `LastAction`."""
+        """A page that both processes read; see `LastAction`."""
         self._first = _address(sending.view(0, 1))
         self.flying: dict[int, list[tuple[memoryview, int]]] = {}
-        """By address: what the I/O process still sends, and how many bytes of it count as pending."""
+        """By address: payloads that the I/O process is still sending, and how many of their bytes count as pending."""
         self._unused: deque[_Lent] = deque()
         """Blocks for sending that nobody holds any more."""
         self.done_with: deque[_Lent] = deque()
@@ -48,7 +49,7 @@ class Blocks:
         self.sending.shorten(self._start(block), length)
 
     def holds(self, piece: memoryview) -> bool:
-        """Whether bytes lie in the arena for sending."""
+        """Whether a piece lies in the arena for sending."""
         return self._start(piece) >= 0
 
     def fly(self, block: memoryview, counted: int) -> int:

@@ -22,13 +22,13 @@ class Reply(NamedTuple):
 
 
 class Calls:
-    """Those that are open."""
+    """The calls that have not been answered."""
 
     def __init__(self, end: TrainerEnd, wait: Callable[[], None]) -> None:
         """``wait``: takes in what arrives, for up to a second."""
         self.replies: dict[int, Reply] = {}
         self.unwanted: set[int] = set()
-        """Calls for whose answer nobody waits any more."""
+        """Calls whose answer is to be thrown away."""
         self._end, self._wait, self._last = end, wait, 0
 
     def ask(self, method: str, *arguments: Any) -> int:

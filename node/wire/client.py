@@ -47,7 +47,7 @@ class ProcessWire:
         self.view = 0
         signs = config.authority and config.certificate and config.key
         self.identity = Identity(config.run, config.key, config.certificate, config.authority) if signs else None
-        """What this node proves itself with to the others; None: without TLS."""
+        """The key and certificate that prove this node to the others; None: the run has no TLS."""
         self.members: frozenset[str] = frozenset()
         self._end, self._host = end, host
         self._blocks = Blocks(*arenas)
@@ -57,7 +57,7 @@ class ProcessWire:
         self._calls = Calls(end, self._wait)
         self._incoming = Incoming(end, self._blocks, freed=self._outgoing.freed, replied=self._calls.replied)
         self.while_waiting: Callable[[], None] | None = None
-        """What the trainer does while it waits for data that may take long: it must hear when its view ends."""
+        """Called repeatedly while the trainer waits for data that may take long: it must hear when its view ends."""
         self._closed = False
 
     @staticmethod
@@ -193,15 +193,15 @@ class ProcessWire:
         self._end.write(int(To.STORE), step, file, start, length, files, json.dumps(meta))
 
     def room(self, length: int) -> memoryview:
-        """So many bytes where `send` and `store` find them without a copy; free again when nobody holds the view.
-        Waits while there is no room."""
+        """``length`` bytes of shared memory, which `send` and `store` use without a copy; free again when nobody
+        holds the view. Waits while there is no room."""
         self._alive()
         return self._outgoing.room(length).data
 
     def measure(self, peers: Sequence[control.Member]) -> control.Links:
-        """Latency and bandwidth to each of these (0 for one that cannot be reached). Waits about a second for each.
+        """Latency and bandwidth to each of ``peers`` (0 for one that cannot be reached). Waits about a second for each.
 
-        The coordinator's Measure order is answered without this.
+        The I/O process answers the coordinator's Measure orders by itself.
         """
         return control.Links.FromString(self._call("measure", [peer.SerializeToString() for peer in peers]))
 
@@ -211,7 +211,8 @@ class ProcessWire:
         return counts
 
     def uplink(self) -> float:
-        """Bits a second that this node's links have reached, and its owner allows; 0 where none was measured. Waits."""
+        """The highest bandwidth that a link of this node has reached, in bits per second, capped by its owner's
+        limit; 0: not measured. Waits."""
         return float(self._call("uplink"))
 
     # ---- life ------------------------------------------------------------------------------
@@ -227,7 +228,8 @@ class ProcessWire:
         self._alive()
 
     def worked(self, count: int = 1) -> None:
-        """So many pieces of work are done: the coordinator waits while this grows, and bytes arrive."""
+        """``count`` pieces of work are done: the coordinator waits for a node while this number grows or bytes
+        arrive."""
         self._last_action.worked(count)
 
     @property

@@ -31,7 +31,7 @@ RANGE = 32 << 20
 MOST = 1 << 50
 """Bytes of an artifact, at most."""
 BAD_PIECES = 5
-"""Times that one piece may be wrong: then the source is."""
+"""Wrong digests of one piece after which the source is taken to be damaged."""
 
 _FINAL = frozenset(
     {
@@ -250,7 +250,7 @@ class _Sent:
         self._hash, self._hashed = hashlib.sha256(), 0
 
     def piece(self, at: int, length: int) -> bytes:
-        """Bytes from ``at`` on, which come into the digest once, however often they are sent."""
+        """Bytes from ``at`` on. Each byte enters the digest once, however often it is sent."""
         data = bytes(self.payload[at : at + length])
         if (end := at + len(data)) > self._hashed:
             self._hash.update(self.payload[self._hashed : end])
@@ -263,7 +263,7 @@ class _Sent:
 
 
 class _Effort:
-    """How long something has been tried in vain, and the pause before the next try."""
+    """Retries of one request: how long it has been tried in vain, and the pause before the next try."""
 
     def __init__(self, what: str, patience: float) -> None:
         self._what, self._patience = what, patience

@@ -14,7 +14,7 @@ from ...peers.greeting import Self
 
 
 class CertificateKeeper:
-    """Of one node; ``port``: that it listens on."""
+    """Renews the certificate of one node; ``port``: the port that it listens on."""
 
     def __init__(self, me: Self, key: bytes, listen: str, report: Callable[[control.Report], None]) -> None:
         """``key``: of the certificate. ``listen``: the address that the node listens on."""

@@ -36,13 +36,13 @@ SAY_AGAIN_SECONDS = 15.0
 """A report written so shortly before the stream broke may not have arrived."""
 BUFFERED_REPORTS = 10_000
 SETTLED = 1.0
-"""Seconds after which a stream without orders counts as accepted."""
+"""Seconds after which a stream that brought no order counts as accepted."""
 
 _FENCED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 
 
 _OPENING = 3
-"""A goodbye may take so much longer where the stream is still being opened."""
+"""Extra seconds that a goodbye may take while the stream is still being opened."""
 
 
 class ControlLink:
@@ -85,13 +85,13 @@ class ControlLink:
         self._heard = False
         self._began = 0.0
         self.opening_s = 0.0
-        """How long the stream last took to open: ``OPENING_TRIPS`` round trips, or more where somebody is busy."""
+        """Seconds that the stream last took to open: ``OPENING_TRIPS`` round trips, or more on a busy machine."""
         self._shortest_opening_s = math.inf
         self.task = asyncio.create_task(self._keep(), name="control link")
 
     @property
     def round_trip_s(self) -> float:
-        """To the coordinator, about; 0 where it is not known."""
+        """Estimated round-trip time to the coordinator in seconds; 0: not known."""
         return 0.0 if math.isinf(self._shortest_opening_s) else self._shortest_opening_s / OPENING_TRIPS
 
     def report(self, report: Report) -> None:

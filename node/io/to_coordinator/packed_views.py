@@ -9,7 +9,7 @@ from ....proto.messages import delta
 
 
 class PackedViews:
-    """The bytes of the views that later ones may be edits of."""
+    """Keeps the bytes of recent views, which later views may be edits of."""
 
     def __init__(self) -> None:
         self._bytes: dict[int, bytes] = {}

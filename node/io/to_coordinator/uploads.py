@@ -1,7 +1,7 @@
 """Files of checkpoints on their way to the coordinator: one at a time, and of each file only the newest waits.
 
-A link slower than checkpoints are made would else pile them up, each a copy of the stage in shared memory. The one on
-its way is never dropped for a newer one: on a slow link none would ever arrive.
+On a link slower than checkpoints are made they would otherwise pile up, each a copy of the stage in shared memory. The
+one on its way is never dropped for a newer one: on a slow link none would ever arrive.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class UploadQueue:
         self._waiting: list[Upload] = []
 
     def put(self, upload: Upload) -> list[Upload]:
-        """Let it wait; returns those that need not be sent any more."""
+        """Add a file to the queue; returns the files that need not be sent any more."""
         old = [one for one in self._waiting if one.file == upload.file]
         self._waiting = [one for one in self._waiting if one.file != upload.file]
         self._waiting.append(upload)
         return old
 
     def next(self) -> Upload | None:
-        """The one to send now."""
+        """The file to send now."""
         return self._waiting.pop(0) if self._waiting else None
 
 

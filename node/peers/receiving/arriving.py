@@ -59,7 +59,7 @@ class Arriving:
             self.gapless += length
 
     def check(self) -> None:
-        """StreamRefused where a complete message is not what its END says."""
+        """Raises StreamRefused where a complete message does not match its END frame."""
         if self.end is None or self.view is None:
             return
         if self.gapless != self.total or self.end.seq != self.chunks:

@@ -1,7 +1,7 @@
-"""What arrived and the trainer has not taken yet, bounded in bytes.
+"""Received messages that the trainer has not taken yet, bounded in bytes.
 
-Over the limit the streams are simply not read on, so gRPC's flow control stops the senders. A message is admitted in
-any case when the trainer holds nothing: only what the trainer can take may make others wait, so nothing is stuck.
+Over the limit the streams are not read, so gRPC's flow control stops the senders. While the trainer holds nothing, a
+message is always admitted: only messages that the trainer can take make others wait, so there is no deadlock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Inbox:
 
     @property
     def largest(self) -> int:
-        """Bytes of the largest message, and of one peer's incomplete ones together: the others need room too."""
+        """Limit in bytes for one message, and for the incomplete messages of one peer together: the other peers need
+        room too."""
         return self._arena.size // 2
 
     async def room(self, length: int) -> None:
@@ -78,7 +79,7 @@ class Inbox:
         return bytes(payload) if start is None else (start, len(payload))
 
     def taken(self, count: int, free: Iterable[int]) -> None:
-        """The trainer has taken so many bytes, and does not look at these blocks any more."""
+        """The trainer has taken ``count`` bytes and no longer uses these blocks."""
         self.held -= count
         for start in free:
             self._arena.give_back(start)

@@ -1,7 +1,7 @@
-"""What one peer's streams bring, put together: the messages of its link, each delivered once, whole and in order.
+"""Puts the frames of one peer's streams together: each message of the link is delivered once, whole and in order.
 
-A link has a first stream, by which everything comes but what its further lanes carry: chunks of large messages, each
-on any of them. A chunk may so be here before the OPEN of its message; its lane then waits for that.
+Everything comes by the first stream of a link, except chunks of large messages, each of which may come by any of its
+lanes. A chunk may therefore arrive before the OPEN of its message; its lane then waits for the OPEN.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from .inbox import Inbox
 
 STALLED_SECONDS = 60.0
 STALLED_BYTES = 1 << 16
-"""An incomplete message of which so much, or its end, does not come in so long holds memory that others need."""
+"""Abort an incomplete message of which neither this many bytes nor the end arrives in that time: it holds memory
+that others need."""
 
 
 class Lane:
-    """One of the streams of a link, and what came by it is acknowledged on it. Number 0 is the first."""
+    """One stream of a link. Messages that end on it are acknowledged on it. Number 0 is the first stream."""
 
     def __init__(self, stream: Stream, end: rpc.PeerContext | rpc.PeerCall, number: int = 0) -> None:
         self.end, self.number, self.done = end, number, dict[int, tuple[int, str]]()
         self.stopped = ""
         """Why this node ends the stream."""
         self.waits = True
-        """For its sender: it may be ended at once."""
+        """Whether it waits for its sender and may be ended at once."""
         self._stream, self._task = stream, asyncio.current_task()
 
     def stop(self, why: str) -> None:
@@ -59,7 +60,8 @@ class Lane:
 
 
 class Receiver(Protocol):
-    """Whom a stream belongs to: it says what of a peer is taken, and remembers what was delivered (server.py)."""
+    """The owner of a stream: decides which messages of a peer are taken, and remembers which were delivered
+    (server.py)."""
 
     run: str
     inbox: Inbox
@@ -120,7 +122,8 @@ class Stream:
         self.lane.end = None  # or this cycle would keep the call, and that its connection, until it is collected
 
     def _check(self) -> None:
-        """A sender that lets an incomplete message lie holds memory; it has to connect again."""
+        """End the stream of a sender whose incomplete message makes no progress: it holds memory. The sender
+        connects again."""
         late = self._clock.time() - self._moved
         if self.lane.waits and any(self._arriving) and late > STALLED_SECONDS:
             self.stop(f"nothing of an incomplete message came for {late:.0f} s")
@@ -233,7 +236,7 @@ class Stream:
         self._open_lane(self, number)
 
     def _settle(self, priority: int, lane: Lane) -> None:
-        """Delivers what is complete and has nothing before it, to be acknowledged on that lane."""
+        """Delivers the complete messages at the head of the queue; they are acknowledged on that lane."""
         queue = self._arriving[priority]
         while queue and queue[0].complete:
             arriving = queue[0]

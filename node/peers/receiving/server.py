@@ -33,11 +33,12 @@ from .reassembly import Lane, Stream
 GREETING_SECONDS = 20.0
 """A stream that has not said by then who it is ends."""
 CLOSING_SECONDS = 1.0
-"""For streams that this node ends to be over."""
+"""Seconds that streams which this node ends have to finish."""
 MOST_STRANGERS = 64
 """Streams that have not greeted yet."""
 MOST_STREAMS = 24
-"""Of one peer: all lanes of each direction, while those of an older session or connection are on their way out."""
+"""Streams of one peer, at most: all lanes of both directions, and those of an older session or connection that is
+ending."""
 
 
 class Inbound:
@@ -48,7 +49,7 @@ class Inbound:
         self.membership, self.inbox, self.traffic, self.protocol = membership, inbox, traffic, me.protocol
         self.offers = Offers()
         self.door = Door()
-        """Of connections that have not greeted; it has no port until there is one."""
+        """Limits connections that have not greeted; knows its port once the server listens."""
         self._last: dict[tuple[str, str], list[int]] = {}  # (name, session) -> last transfer of each priority
         self._current: dict[tuple[str, str], Stream] = {}  # newest stream of each; an older one is superseded
         self._strangers = 0
@@ -74,7 +75,7 @@ class Inbound:
             del self._last[key]
 
     async def serve(self, context: rpc.PeerContext) -> None:
-        """One stream from its greeting to its end, whatever that is."""
+        """Serves one stream from its greeting to its end."""
         if self._closed:
             return
         task = asyncio.current_task()
@@ -133,8 +134,8 @@ class Inbound:
         link: int = 0,
         open_lane: Callable[[Stream, int], None] | None = None,
     ) -> None:
-        """Takes what a peer sends on a greeted stream, until it ends or does not fit. ``open_lane(stream, number)``:
-        how lanes that the peer asks for are opened."""
+        """Takes what a peer sends on a greeted stream, until the stream ends or breaks the protocol.
+        ``open_lane(stream, number)`` opens a lane that the peer asks for."""
         key = (sender, session)
         if (old := self._current.get(key)) is not None:
             old.stop("a newer stream has taken its place")
@@ -172,7 +173,7 @@ class Inbound:
             stream.lanes.remove(lane)
 
     async def _take_all(self, lane: Lane, wanted: Callable[[], bool]) -> None:
-        """Messages of a stream until it ends, does not fit, or is not wanted any more."""
+        """Takes the messages of a stream until it ends, breaks the protocol, or is not wanted any more."""
         refusal = ""
         try:
             while wanted() and not lane.stopped:

@@ -1,4 +1,4 @@
-"""The connections of a link that carry nothing but the chunks of large messages: opened when there are any."""
+"""The connections of a link that carry only chunks of large messages: opened with the first such message."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Bulk:
 
     @property
     def first_carries(self) -> Carries:
-        """What is left to the first stream."""
+        """What the first stream carries beside them."""
         return Carries.HEADS if self._streams else Carries.ALL
 
     @property
     def figures(self) -> TcpFigures:
-        """The kernel's of all connections of the link, since they began."""
+        """The kernel's figures of all connections of the link, since they began."""
         return figures(self._sockets)
 
     def close(self) -> None:
@@ -74,7 +74,8 @@ class Bulk:
         self._sockets.clear()
 
     async def keep(self) -> None:
-        """Opens as many as are wanted, and looks whether more are. Raises what broke one of them."""
+        """Opens as many connections as are wanted, and decides from time to time whether to open more. Raises the
+        error that broke one of them."""
         await self._link.wants_bulk.wait()
         lanes: list[asyncio.Task[None]] = []
         try:
@@ -126,7 +127,7 @@ class Bulk:
             lane.ended.set()
 
     async def _addresses(self) -> set[tuple[str, int]]:
-        """The other ends of its connections; none where the peer's name is gone by now."""
+        """Remote addresses of its connections; none where the peer's host name no longer resolves."""
         if self._offer is not None:
             return self._offer.callers
         host, port = split_address(self._link.peer.address)

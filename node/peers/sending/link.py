@@ -71,9 +71,9 @@ class PeerLink:
         self.bulk_open = asyncio.Event()
         """Large messages have a connection of their own, or the peer can have none."""
         self.lanes = 1
-        """Bulk connections that it has, or will have when there is bulk."""
+        """Number of bulk connections, open now or with the next large message."""
         self.chunk = rpc.CHUNK
-        """Bytes of one write."""
+        """Bytes of one write, at most."""
         self.closed = False
         self._me, self._traffic, self._on_lost, self._on_back = me, traffic, on_lost, on_back
         self._offers, self._receiving = offers, receiving
@@ -95,14 +95,14 @@ class PeerLink:
         self._lost = False
 
     def drop(self, unwanted: Callable[[Header], bool]) -> int:
-        """Forgets messages, sent or not; returns how many. The peer is told of those that it has in part."""
+        """Drops messages, sent or not; returns how many. Those that the peer has in part are cancelled there."""
         dropped = self.queue.drop(unwanted)
         self._wake.set()
         return dropped
 
     @property
     def figures(self) -> TcpFigures:
-        """What the kernel says of its connections, once there is bulk; nothing of those to the coordinator."""
+        """The kernel's figures of its connections once large messages were sent; none where the coordinator relays."""
         return self._bulk.figures if self._bulk is not None else TcpFigures()
 
     async def drained(self, deadline: float) -> None:
@@ -147,7 +147,7 @@ class PeerLink:
             pause = min(PAUSE_GROWTH * pause, LONGEST_PAUSE)
 
     async def _talk(self) -> None:
-        """One connection from greeting to break. Raises what broke it."""
+        """One connection from the greeting until it breaks. Raises the error that broke it."""
         if self.peer.dials_out and not self._me.dials_out:
             offer = await self._offers.take(self.peer.name, self.peer.session, self._me.patience(self.peer.name))
             try:
@@ -181,12 +181,12 @@ class PeerLink:
                 bulk.close()
 
     def ask_for_lane(self, number: int) -> None:
-        """Of the peer, which opens the streams of this link."""
+        """Ask the peer, which opens the streams of this link, for one more."""
         self.queue.ask_for_lane(number)
         self._wake.set()
 
     async def carry(self, stream: Stream, ended: asyncio.Event) -> None:
-        """Writes chunks on a bulk stream, until it breaks. Raises what broke it."""
+        """Writes chunks on a bulk stream until it breaks. Raises the error that broke it."""
         await self._run(stream, lambda: Carries.CHUNKS, [asyncio.create_task(ended.wait())])
         raise LinkBroken("a bulk connection ended")
 
