@@ -1,4 +1,4 @@
-"""What a member tells spares that follow its place: the results of applied rounds, as soon as they are there."""
+"""Sends the results of applied rounds to the spares that follow this member's place, as soon as they are complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .round_link import RoundLink
 
 
 class RoundLog:
-    """Of a node's sections, which go through their rounds together."""
+    """The log of all sections of a node, which go through their rounds together."""
 
     def __init__(self, links: Mapping[str, RoundLink], send: Callable[..., None]) -> None:
         self._links, self._send = links, send

@@ -12,7 +12,7 @@ from .protocol.outlet import Outlet, blocking
 
 
 class MaskKeys:
-    """Of one member in one view."""
+    """The mask keys that one member knows in one view."""
 
     def __init__(self, masks: Pairwise, rounds: Rounds, outlet: Outlet) -> None:
         self._masks, self._rounds, self._outlet = masks, rounds, outlet
@@ -20,12 +20,12 @@ class MaskKeys:
 
     @property
     def missing(self) -> Collection[str]:
-        """Members whose keys are not here."""
+        """Members whose keys have not arrived."""
         return self._masks.missing
 
     def introduce(self, again: bool) -> None:
-        """Tell the other members this node's key. ``again``: those whose keys have not come, who are to say theirs
-        again."""
+        """Send this node's key to the other members. ``again``: only to those whose keys have not arrived; they
+        answer with theirs."""
         for name in self._rounds.plan.members:
             if name != self._rounds.me and (not again or name in self.missing):
                 self._send(name, again)

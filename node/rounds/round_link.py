@@ -59,14 +59,15 @@ class RoundLink:
         sending: Callable[[], bool] = lambda: False,
         signer: Signer | None = None,
     ) -> None:
-        """``coding(what)``: a context whose time is the codec's. ``audit``: the part of a publisher's traffic that may
-        go into showing how it came to its sums. ``sending``: whether something is on its way that may be what is asked
-        for: bulk does not go twice over a slow link. ``signer``: signs contributions and results where a member could
-        send others different ones; without it (no TLS) nobody can show who sent what."""
+        """``coding(what)``: a context manager whose time is counted as the codec's. ``audit``: the part of a
+        publisher's traffic that may go into showing how it came to its sums. ``sending``: whether something is on
+        its way that may be what is asked for: bulk does not go twice over a slow link. ``signer``: signs
+        contributions and results where a member could send others different ones; without it (no TLS) nobody can
+        show who sent what."""
         self.exchange, self.rounds, self.outlet = exchange, rounds, outlet
         self.clock, self.coding, self.sending = clock, coding, sending
         self._chains: dict[int, int] = {}
-        """h before each of the last rounds."""
+        """The chain before each of the last rounds."""
         self._checked = self._spoiled = 0
         self.auditor = Auditor(exchange, audit)
         self._sums = ShownSums(self.auditor, rounds.plan, rounds.me, outlet)
@@ -80,7 +81,8 @@ class RoundLink:
 
     @property
     def complete(self) -> bool:
-        """The open round may be applied. One whose results make no sense never may, and only a view change ends it."""
+        """Whether the open round may be applied. A round whose results make no sense never may; only a view change
+        ends it."""
         current = self.rounds.open
         if current is None or not current.complete or self._spoiled == current.number:
             return False
@@ -103,14 +105,14 @@ class RoundLink:
         return blocking(len(self.rounds.plan.members))
 
     def introduce(self, again: bool = False) -> None:
-        """Tell the other members the key of this node's masks, where contributions are masked. ``again``: those whose
-        keys have not come, who are to say theirs again."""
+        """Send the key of this node's masks to the other members, where contributions are masked. ``again``: only to
+        those whose keys have not arrived; they answer with theirs."""
         if self._keys is not None:
             self._keys.introduce(again)
 
     @property
     def unknown(self) -> Collection[str]:
-        """Members whose keys the rounds need, and are not here."""
+        """Members whose mask keys are needed and have not arrived."""
         return self._keys.missing if self._keys is not None else ()
 
     def begin(self) -> None:
@@ -137,7 +139,8 @@ class RoundLink:
         self._carry(self.rounds.is_applied_elsewhere())
 
     def updates(self) -> Iterator[tuple[slice, Update]]:
-        """The complete round's update D in pieces: where, and what, good until the next."""
+        """The complete round's update D in pieces: (slice of the section, its values), each valid until the next is
+        asked for."""
         current = self._complete_round()
         return self.exchange.updates(current.number, current.results, current.contributions)
 
@@ -149,7 +152,7 @@ class RoundLink:
 
     @property
     def absent(self) -> list[str]:
-        """Members of whom the complete round lacks something."""
+        """Members that the complete round did not count in every part."""
         counted = [set(result.contributors) for result in self.results]
         members = self.rounds.plan.members
         return [name for index, name in enumerate(members) if not all(index in who for who in counted)]
@@ -161,7 +164,7 @@ class RoundLink:
         return current
 
     def judge(self, judge: Judge) -> None:
-        """Let the complete round be judged, if it wants to. Raises ViewEnds."""
+        """Let ``judge`` judge the complete round, if it wants to. Raises ViewEnds."""
         current = self._complete_round()
         judge.round(self.exchange, current.number, self.results, current.contributions)
 
@@ -252,7 +255,7 @@ class RoundLink:
             waiting += self._perform(effect)
 
     def _perform(self, effect: Effect) -> Iterable[Effect]:
-        """What follows at once from doing it."""
+        """Performs an effect; returns the effects that follow at once."""
         match effect:
             case Decide():
                 return self._decide(effect)

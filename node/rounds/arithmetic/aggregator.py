@@ -1,4 +1,4 @@
-"""What a publisher makes of contributions: who may count, their sum, and what encoding it loses.
+"""How a publisher sums contributions: which may count, their sum, and what its encoding loses.
 
 All sums are in sender order, with separate multiplications and additions, so that every member computes the same bits
 from the same bytes. Everything goes segment by segment.
@@ -26,7 +26,7 @@ from .robust import exact_square, factors_of
 from .update import Terms
 
 PUBLISHER = 1 << 20
-"""Rank of a publisher's encoding of a sum: no member's own."""
+"""Codec rank with which a publisher encodes a sum: no member's own rank."""
 Offer = Contribution | Result
 """What a publisher adds up: what a member sent, or, in two levels, the sum of another region."""
 
@@ -48,7 +48,7 @@ class Aggregator:
         section, plan = encoder.section, encoder.terms.plan
         self._device = section.g.device
         self.center = torch.zeros_like(section.g) if self.terms.robust.kind == "centered" else None
-        """What contributions are drawn in to: the last D of each element, fp32 [numel]; None for 0."""
+        """The centre that contributions are clipped towards: the last D, fp32 [numel]; None: 0."""
         self.norms = Norms(GRADIENT_FACTOR if self.terms.gradient else FACTOR)
         me = self.terms.me
         self._near = {
@@ -56,11 +56,11 @@ class Aggregator:
         }
         """Of each part, the members whose contributions are added up where this node's own is."""
         self.errors: dict[int, Tensor] = {}
-        """Server errors of the parts that this node publishes: what its encodings of sums lost so far."""
+        """Server errors of the parts that this node publishes: what its encodings of sums have lost so far."""
         self._published: dict[int, Callable[[], Tensor]] = {}
-        """What makes the errors after published sums, which count when those are applied."""
+        """Functions that compute the server errors after published sums; called when those sums are applied."""
         self.error_shown: Callable[[int], bool] = lambda part: False
-        """Whether somebody may still want to see the server error that a part's sum began with."""
+        """Whether an audit may still need the server error that a part's sum began with."""
 
     # ---- deciding --------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class Aggregator:
         return made, sources.factors, lost.intdigest() if keeps else 0
 
     def _with_error(self, part: Part, sources: Sources, here: slice) -> Tensor:
-        """A segment of the sum and the server error; good until the next piece is asked for."""
+        """A segment of the sum plus the server error; valid until the next piece is asked for."""
         total, error = self.sum(sources, here), self.errors.get(part.index)
         return total if error is None else total.add_(error[here.start - part.start : here.stop - part.start])
 
@@ -232,7 +232,7 @@ class Aggregator:
     # ---- server errors -----------------------------------------------------------------------
 
     def forget_published(self) -> None:
-        """What was published and not applied did not happen."""
+        """Forget sums that were published and never applied."""
         self._published = {}
 
     def keep_errors(self, results: Iterable[Result]) -> None:
@@ -243,7 +243,7 @@ class Aggregator:
                 self.errors[result.part] = self._published.pop(result.part)()
 
     def keep_all_errors(self) -> None:
-        """Gradient mode, where every sum counts."""
+        """Keep the errors of all published sums: in gradient mode every sum counts."""
         for part in list(self._published):
             self.errors[part] = self._published.pop(part)()
 

@@ -22,13 +22,13 @@ from .encoder import RoundTerms
 from .update import Update
 
 TakeOff = Callable[[Tensor], None]
-"""Takes values off a tensor, in place."""
+"""Subtracts values from a tensor in place."""
 Updates = Iterable[tuple[slice, Update]]
-"""The update D of a round: where, and what, good until the next."""
+"""The update D of a round in pieces: (slice of the section, its values), each valid until the next is asked for."""
 
 
 class Applier:
-    """Of one member's section in one view."""
+    """Moves the vectors of one member's section in one view."""
 
     def __init__(self, terms: RoundTerms, section: Section, center: Tensor | None) -> None:
         """``center``: what contributions are drawn in to, which is the last D; None: to 0."""
@@ -38,7 +38,7 @@ class Applier:
         self._progress: dict[int, Tensor] = {}
         """With an explicit error feedback: x - g when the round began, by segment, where x has moved on since."""
         self.factors: dict[int, float] = {}
-        """How much of this node's own way from the centre counted, by part."""
+        """The factor with which this node's own contribution counted, by part."""
         if not terms.gradient and section.feedback is not None and (not terms.explicit or len(terms.plan.members) == 1):
             section.x.add_(section.feedback)  # of another codec, or of a group that is gone: nobody would send it
             section.feedback = None
@@ -46,7 +46,7 @@ class Applier:
     # ---- the open round ----------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A round is open; nothing of it counts yet."""
+        """A round begins; nothing of it counts yet."""
         self.counts, self._progress = False, {}
 
     def x_moves(self, offered: Iterable[int]) -> None:
@@ -89,7 +89,8 @@ class Applier:
                 update.write_to(self._center[here])
 
     def _let_go(self, take_off: TakeOff, part: int, kept: Tensor, here: slice) -> None:
-        """As much of this node's own as counted leaves x (or the feedback). The rest stays there and goes again."""
+        """Subtract what counted of this node's own contribution from x (or the feedback). The rest stays there and
+        goes again."""
         factor = self.factors.get(part, 1.0)
         if factor == 1.0:
             take_off(kept[here])
@@ -113,7 +114,7 @@ class Applier:
 
     @property
     def _outer(self) -> Outer:
-        """What the round that is being applied does with its mean update."""
+        """The outer step of the round that is being applied, from its mean update."""
         return self.terms.outer if self.section.round < self.terms.outer_until else Outer()
 
     def _move(self, update: Update, here: slice) -> None:
@@ -149,7 +150,8 @@ class Applier:
     # ---- a spare -----------------------------------------------------------------------------
 
     def follow(self, updates: Updates) -> None:
-        """What the members do with an update to which this node gave nothing: g moves, or it is the gradient."""
+        """Apply an update to which this node contributed nothing: g moves, or in gradient mode the update is the
+        gradient."""
         for here, update in updates:
             if self.terms.gradient:
                 update.write_to(self.section.grad[here])

@@ -28,7 +28,7 @@ class RoundTerms:
     """This member's index. A spare that follows has that of the member whose place it follows."""
     codec: compress.Codec
     dense_rounds: int
-    """The first rounds go without a codec."""
+    """Number of first rounds that go without a codec."""
     gradient: bool
     seed: int
     outer: Outer
@@ -45,7 +45,7 @@ class RoundTerms:
 
     @property
     def name(self) -> str:
-        """This member's."""
+        """This member's name."""
         return self.plan.members[self.me]
 
     @property
@@ -55,7 +55,7 @@ class RoundTerms:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Of the members' contributions."""
+        """Weights of the members' contributions."""
         return (1.0,) * len(self.plan.members) if self.gradient else self.plan.weights
 
     def codec_of(self, round: int) -> compress.Codec:
@@ -81,7 +81,7 @@ class Encoder:
         self.terms, self.section = terms, section
         self.place: Place = joined
         self.last: compress.Codec | None = None
-        """What this node's own contributions go with when there will be no more of them."""
+        """The codec of this node's contributions when no later round follows."""
         self.own: dict[int, Contribution] = {}
         """The newest contributions, by part."""
         self.own_norms: dict[int, float] = {}
@@ -102,7 +102,7 @@ class Encoder:
         return made
 
     def offered(self, here: slice) -> Tensor:
-        """What this node has to say of a piece of the vector, fp32; good until the next one is asked for."""
+        """What this node offers of a slice of the vector, fp32; valid until the next slice is asked for."""
         section, gradient = self.section, self.terms.gradient
         if gradient and section.feedback is None:
             return section.grad[here]
@@ -112,8 +112,8 @@ class Encoder:
         return values
 
     def encode(self, values: Tensor, round: int, start: int, rank: int) -> Blob:
-        """A segment's values, in pieces. The seed is shared by all members, who offer the same coordinates; the rank
-        makes their errors differ."""
+        """Encode a segment's values, in pieces. The seed is shared by all members, who offer the same coordinates;
+        the rank makes their errors differ."""
         terms = self.terms
         codec = self.last if self.last is not None and rank == terms.me else terms.codec_of(round)
         members, seed = len(terms.plan.members), (terms.seed + 0x9E3779B9 * start) & (2**63 - 1)

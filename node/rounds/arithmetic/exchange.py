@@ -73,7 +73,7 @@ class Exchange:
         )
         self.section = section
         self.share = plan.weights[self.terms.me] / math.fsum(plan.weights)
-        """This node's part of the section's members; they add up to 1."""
+        """This node's weight; the weights of all members add up to 1."""
         self.encoder = Encoder(self.terms, section)
         self.aggregator = Aggregator(self.encoder)
         self.applier = Applier(self.terms, section, self.aggregator.center)
@@ -83,7 +83,7 @@ class Exchange:
         if phases_of(codec):
             self.phased = (Masked if secure else Phased)(self.encoder, self.aggregator)
         self._way: Way = self._summed
-        """Of the open round."""
+        """The way of the open round."""
         self.carries = False
         """Gradient mode: what this round's encodings lose is kept, so the gradient must stay until the commit."""
 
@@ -108,7 +108,7 @@ class Exchange:
         return self.aggregator.errors
 
     def place_in(self, place: Place) -> None:
-        """Encodings are to lie there as they are made."""
+        """Lay encodings there as they are made."""
         self.encoder.place = place
 
     def way_of(self, round: int) -> Way:
@@ -154,7 +154,7 @@ class Exchange:
     # ---- applying --------------------------------------------------------------------------
 
     def check(self, round: int, found: Mapping[int, Result], contributions: Sent) -> None:
-        """Look whether the round may be applied. ``found``: the result of every part.
+        """Check that the round may be applied. ``found``: the result of every part.
 
         Raises:
             Refused: not with these results; names who sent what is wrong with them.
@@ -163,7 +163,8 @@ class Exchange:
         self._way.check(round, found, contributions)
 
     def updates(self, round: int, found: Mapping[int, Result], contributions: Sent) -> Iterator[tuple[slice, Update]]:
-        """The update D of a round that was checked, in pieces: where, and what, good until the next."""
+        """The update D of a checked round in pieces: (slice of the section, its values), each valid until the next
+        is asked for."""
         return self.way_of(round).updates(round, found, contributions)
 
     def apply_delta(self, updates: Iterable[tuple[slice, Update]], results: Sequence[Result]) -> None:
@@ -188,7 +189,7 @@ class Exchange:
         self._applied()
 
     def follow(self, updates: Iterable[tuple[slice, Update]]) -> None:
-        """What the members do with an update to which this node gave nothing."""
+        """Apply an update to which this node contributed nothing."""
         self.applier.follow(updates)
         self._applied()
 
@@ -204,8 +205,9 @@ class Exchange:
     # ---- the view's end ----------------------------------------------------------------------
 
     def unsent(self) -> dict[str, Tensor]:
-        """What this node alone holds of S, as a view's end would leave it: ``rest.`` x - g, ``feedback.`` the error
-        feedback, with the server errors in one of them. Copies, fp32 [numel] on the CPU; without what is nothing."""
+        """What only this node holds of the sum S, as a view's end would leave it: ``rest.`` is x - g, ``feedback.``
+        the error feedback; one of them includes the server errors. Copies, fp32 [numel] on the CPU; vectors that are
+        zero are left out."""
         section, gradient = self.section, self.terms.gradient
         found: dict[str, Tensor] = {}
         if section.feedback is not None or (gradient and self.errors):
@@ -236,5 +238,5 @@ class Exchange:
 
 
 def error_digest(error: Tensor | None) -> int:
-    """What a result says of its publisher's server error fp32 [n]; 0 for none."""
+    """The digest that a result carries of its publisher's server error fp32 [n]; 0: no error."""
     return 0 if error is None else xxhash.xxh3_64_intdigest(error.detach().cpu().contiguous().numpy().data)

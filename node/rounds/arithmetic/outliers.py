@@ -1,4 +1,4 @@
-"""Which vectors are absurdly long: a member's share of a round against the group's median of now and of late.
+"""Which vectors are absurdly long: a member's contribution against the group's median of this round and of recent ones.
 
 Honest shares of one part differ by small factors; an attacker that wants to move the reference by force is longer by
 orders of magnitude. Whoever stays below the limit is averaged like everybody else: this is no robust aggregation.
@@ -21,7 +21,7 @@ _ENOUGH = 5
 
 
 class Norms:
-    """What was accepted lately of each part: medians of members' norms, this node's own, and norms of results."""
+    """Recently accepted norms of each part: medians over the members, this node's own, and those of results."""
 
     def __init__(self, factor: float = FACTOR) -> None:
         self.factor = factor

@@ -26,30 +26,30 @@ from ..protocol.messages import Contribution, Part, Result
 from ..protocol.payloads import Refused, pieces_of, segments
 
 PROVEN = 5
-"""Points of a lie that this node has seen and others can see too."""
+"""Points for a lie that this node can prove to others."""
 REMEMBERED = 64
 """Rounds whose results' digests are kept, for evidence that comes late."""
 PATIENCE = 20
 """Rounds after which what was asked for should have come."""
 TOLERANCE = 1e-3
-"""Of the sum's norm: an encoder may break ties differently on another device."""
+"""Tolerance as a fraction of the sum's norm: an encoder may break ties differently on another device."""
 
 
 class NotShown(Exception):
-    """What was shown is not what the result says went in: it proves nothing."""
+    """The bytes shown are not those that the result names: they prove nothing."""
 
 
 @dataclass(frozen=True)
 class _Entry:
     result: Result
-    """Without its payload."""
+    """The result without its payload."""
     before: int
     """Digest of the server error that the sum began with."""
 
 
 @dataclass(frozen=True)
 class _Material:
-    """What a publisher may be asked to show of one of its parts, by those who do not hold the result yet."""
+    """What a publisher keeps of one of its parts, to show it to members that ask."""
 
     result: Result
     contributions: tuple[Contribution, ...]
@@ -73,7 +73,7 @@ class Auditor:
         """Digest of the server error of each part, after the last round that counted."""
         self._kept: dict[tuple[int, int], _Material] = {}
         self._asked: dict[str, tuple[int, int, bool]] = {}
-        """Publisher -> round and part that it is to show, and whether it has surely got the question."""
+        """Publisher -> (round and part that it is asked to show, whether it certainly received the request)."""
         self._heard: set[tuple[str, int, int]] = set()
 
     # ---- as a member -----------------------------------------------------------------------
@@ -106,7 +106,8 @@ class Auditor:
         return True
 
     def overdue(self, round: int) -> Iterator[tuple[str, str]]:
-        """Publishers that have not shown what they were asked for and surely held, with the words for it."""
+        """Publishers that did not show what they were asked for and certainly held, each with a sentence that says
+        so."""
         for publisher, (when, part, certain) in list(self._asked.items()):
             if round - when >= PATIENCE:
                 del self._asked[publisher]
@@ -114,7 +115,7 @@ class Auditor:
                     yield publisher, f"does not show what went into part {part} of round {when}"
 
     def finished(self, round: int, results: Sequence[Result]) -> None:
-        """The open round is over; where it counted, so do the server errors that its results speak of."""
+        """The open round was applied; the server errors that its results name count from now on."""
         if self.exchange.applier.counts:
             self._errors.update({result.part: result.error for result in results if result.sizes})
         self._entries = {key: entry for key, entry in self._entries.items() if key[0] > round - REMEMBERED}
@@ -145,7 +146,8 @@ class Auditor:
             self._kept[round, result.part] = _Material(result, counted, self.exchange.errors.get(result.part))
 
     def held(self, sender: str, round: int, part: int) -> None:
-        """``sender`` holds that result, and has asked if it wants to. When everybody does, nobody asks any more."""
+        """``sender`` holds that result and has asked to see the sum if it wants to. Once every member holds it,
+        nobody will ask."""
         kept = self._kept.get((round, part))
         if kept is not None:
             kept.holders.add(sender)
@@ -168,7 +170,8 @@ class Auditor:
     # ---- the check -------------------------------------------------------------------------
 
     def check(self, round: int, part: int, payload: memoryview, sizes: Sequence[int]) -> str:
-        """What is wrong with a sum that is shown, in words; empty where nothing is. NotShown: these are other bytes."""
+        """What is wrong with a shown sum, as a sentence; empty: nothing. Raises NotShown for bytes that the result
+        does not name."""
         entry = self._entries[round, part]
         told, exchange, one = entry.result, self.exchange, self.plan.parts[part]
         count, who = len(segments(one)), told.contributors

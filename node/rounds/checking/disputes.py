@@ -1,4 +1,5 @@
-"""Members that tell others different things: who signed two contributions or two results, and whose history differs.
+"""Members that tell different members different things: who signed two contributions or two results, whose chain
+differs.
 
 Everybody who finds two signatures under different words for the same part names their signer, and shows both to the
 others, who look for themselves (signed.py, receipts.py). Without signers nobody can show who said what.
@@ -19,7 +20,7 @@ from .signed import Signer
 
 
 class Disputes:
-    """Of one member in one view of a section."""
+    """The disputes that one member takes part in, in one view of a section."""
 
     def __init__(self, rounds: Rounds, signer: Signer | None, outlet: Outlet, clock: Callable[[], float]) -> None:
         plan = rounds.plan
@@ -36,15 +37,15 @@ class Disputes:
         self._first_signed = 0
         """The round in which this node first contributed in this view; 0: in none yet."""
         self._apart: dict[str, tuple[str, float]] = {}
-        """Members with another history: the words for it, and when the coordinator is to hear them."""
+        """Members whose chain differs: the sentence for the coordinator, and when it is to be sent."""
         self._told: set[str] = set()
-        """Members of whose other history the coordinator has heard."""
+        """Members whose different chain was reported to the coordinator."""
         self._shown_to: set[str] = set()
         """Members that have this node's receipts."""
         self._equivocators: set[str] = set()
 
     def tick(self, now: float) -> None:
-        """The coordinator hears of histories that nothing has explained."""
+        """Report differing chains that no proof has explained to the coordinator."""
         for name in [name for name, (_, at) in self._apart.items() if now >= at]:
             self._told.add(name)
             self._outlet.diverged(name, self._apart.pop(name)[0])
@@ -109,7 +110,7 @@ class Disputes:
             self._show_results(Receipt.of(number, found.one), Receipt.of(number, found.other), self.receipts)
 
     def _show(self, liar: str, shown: data_pb2.Equivocation, payload: Sequence[bytes]) -> None:
-        """What ``liar`` has signed twice, to all others."""
+        """Send the two things that ``liar`` signed to all others."""
         header = data_pb2.Header(kind=data_pb2.EQUIVOCATION, equivocation=shown)
         for name in self._rounds.plan.members:
             if name not in (self._rounds.me, liar):
@@ -166,7 +167,8 @@ class Disputes:
     # ---- results: what their publishers signed is compared where histories differ -----------
 
     def differs(self, name: str, why: str) -> None:
-        """A member has another history. What publishers told it goes first; then the coordinator hears of it."""
+        """A member's chain differs. First it gets this node's receipts; if they explain nothing, the coordinator is
+        told."""
         if self.receipts is None or name in self._told:
             self._outlet.diverged(name, why)
         elif name not in self._apart:
@@ -175,7 +177,8 @@ class Disputes:
                 self._show_receipts(name, self.receipts)
 
     def tell_next(self, part: int) -> None:
-        """Where one member publishes all of a round, the others hear nothing of each other: each says its h to one."""
+        """Where one member publishes all of a round, the others hear nothing of each other: each tells its chain to
+        one other."""
         rounds = self._rounds
         publisher = rounds.plan.parts[part].publisher
         alone = all(one.publisher == publisher for one in rounds.parts)

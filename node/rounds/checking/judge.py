@@ -44,9 +44,9 @@ FEWEST = 4
 MOST_MEMBERS, MOST_SAMPLES, MOST_STEPS = 8, 8, 16
 """Contributions of a round, samples of each contributor, and steps that these are of."""
 NEAR = 0.1
-"""Of the usual squared distance of two contributions: nearer ones are copies."""
+"""Fraction of the usual squared distance between two contributions below which they count as copies."""
 MOST_ROUNDS = 16
-"""That a look may ask for."""
+"""Rounds that one request for a look may ask for, at most."""
 
 
 def alike(products: Tensor) -> list[set[int]]:
@@ -92,10 +92,10 @@ def _capped(value: float) -> float:
 
 
 class Samples(Protocol):
-    """Where a judge has its samples from."""
+    """The source of a judge's samples."""
 
     def placed(self, ids: Sequence[int]) -> Placed:
-        """These samples."""
+        """The samples with these numbers."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Judge:
         self._looked: dict[str, int] = {}
 
     def look(self, name: str, rounds: int) -> None:
-        """Judge a member in each of the next rounds."""
+        """Judge a given member in each of the next rounds."""
         self._looked = {name: min(rounds, MOST_ROUNDS)}
 
     def round(self, exchange: Exchange, number: int, results: Sequence[Result], sent: Sent) -> None:

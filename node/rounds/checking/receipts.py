@@ -25,16 +25,16 @@ PATIENCE_S = 5.0
 histories differ: the view that it begins then ends what could still be shown."""
 _RECORD = struct.Struct("<QI32s64s")
 PROOF_BYTES = 2 * _RECORD.size
-"""Of two receipts."""
+"""Bytes of two receipts."""
 
 
 class Receipt(NamedTuple):
-    """What a publisher has signed."""
+    """A publisher's signature of one result."""
 
     round: int
     part: int
     said: bytes
-    """Of all that its result says, 32 bytes."""
+    """Digest of all that the result says, 32 bytes."""
     signature: bytes
 
     @classmethod
@@ -90,13 +90,13 @@ class Receipts:
             self._held.setdefault((round, result.part), Receipt.of(round, result))
 
     def applied(self, round: int) -> None:
-        """A round is over: receipts of long ago go."""
+        """A round was applied: old receipts are dropped."""
         self._held = {key: one for key, one in self._held.items() if key[0] > round - REMEMBERED}
 
     # ---- where histories differ ------------------------------------------------------------
 
     def written(self) -> bytes:
-        """All that this node can show."""
+        """All receipts of this node, as bytes."""
         return b"".join(self._held[key].written() for key in sorted(self._held))
 
     def lies(self, theirs: Iterable[Receipt]) -> Iterator[tuple[Receipt, Receipt]]:

@@ -1,4 +1,4 @@
-"""Sums that publishers show when they are asked (audit.py), on the wire: who shows them, and what follows from them."""
+"""The messages of audits (audit.py): publishers show how they came to a sum, and a wrong one is reported."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .audit import PROVEN, Auditor, NotShown
 
 
 class ShownSums:
-    """Of one member of a section in one view."""
+    """Audits of one member of a section in one view, on the wire."""
 
     def __init__(self, auditor: Auditor, plan: RoundPlan, me: str, outlet: Outlet) -> None:
         self._auditor, self._plan, self._me, self._outlet = auditor, plan, me, outlet
 
     def show(self, to: str, round: int, part: int) -> None:
-        """``to`` wants to make this node's sum again."""
+        """Show ``to`` what this node's sum was made of."""
         pieces = self._auditor.shown(round, part)
         if pieces and to in self._plan.members:
             sizes = [len(piece) for piece in pieces]

@@ -28,7 +28,7 @@ from ...device.identity import Identity
 from ..protocol.messages import Contribution
 
 LONGEST = 4096
-"""Bytes of a certificate that is looked at."""
+"""Bytes of a certificate, at most."""
 KNOWN = 4
 """Certificates that are remembered of each member: it has another one every day."""
 
@@ -37,13 +37,13 @@ class Signer:
     """Signs as one member, and checks what the others of a view have signed."""
 
     def __init__(self, identity: Identity, view: int, sessions: Mapping[str, str]) -> None:
-        """``sessions``: of each member of the view."""
+        """``sessions``: the session of each member of the view."""
         key = serialization.load_pem_private_key(identity.key, None)
         assert isinstance(key, ec.EllipticCurvePrivateKey), "make_key makes P-256 keys"
         self._key, self._run, self._view, self._sessions = key, identity.run, view, sessions
         own = x509.load_pem_x509_certificate(identity.certificate)
         self.certificate = own.public_bytes(serialization.Encoding.DER)
-        """This member's, DER."""
+        """This member's certificate, DER."""
         self._authority = x509.load_pem_x509_certificate(identity.authority)
         self._keys: dict[tuple[str, bytes], ec.EllipticCurvePublicKey] = {}
         self._latest: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""What a member asks for, of whom, when something of a round is long in coming."""
+"""What a member asks for, and whom, when something of a round does not arrive."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ ASK_AGAIN_SECONDS = 5.0
 """Seconds before what is missing is asked for, doubled with each time. Links are reliable: this is for what a
 broken connection lost, and must not send bulk twice over a slow link."""
 LONGEST_ASK_SECONDS = 60.0
-"""At most: who asks every hour stands as still as who never asks."""
+"""The longest wait between two requests: asking once an hour would be no better than never asking."""
 
 
 def ask(mine: Standing, now: float, sending: bool = False) -> list[Effect]:
-    """Ask for everything that is missing. A result: one member, the part's publisher first, then others in turn.
-    What this node adds up: those of whom it lacks something. A sign that a result is held: everybody, by sending it
-    once more, unless something is still on its way (``sending``)."""
+    """Ask for everything that is missing. A result is asked of one member: the part's publisher first, then the
+    others in turn. Contributions that this node adds up are asked of those who have not sent them. Where only the
+    word that somebody holds a result is missing, the result is sent to everybody again, unless something is still on
+    its way (``sending``)."""
     if mine.open is None:
         return []
     effects: list[Effect] = []
@@ -41,7 +42,7 @@ def ask(mine: Standing, now: float, sending: bool = False) -> list[Effect]:
 
 
 def _ask_for_terms(mine: Standing, part: Part, sending: bool) -> list[Effect]:
-    """What this node lacks to add a part up, or to know that its sum cannot be lost."""
+    """Ask for what this node lacks to add a part up, or to know that its sum cannot be lost."""
     current = mine.current()
     if not mine.takes(part):
         return []
@@ -59,6 +60,6 @@ def _ask_for_terms(mine: Standing, part: Part, sending: bool) -> list[Effect]:
 
 
 def _unshown(mine: Standing, part: Part) -> Refuse:
-    """The publisher has had time to show what it counted."""
+    """Refuse a publisher that has had time to show what it counted and has not."""
     why = f"{part.publisher} counted another contribution to part {part.index} than came here, and does not show it"
     return Refuse(part.publisher, why)

@@ -60,7 +60,8 @@ def _unsigned(mine: Standing, sender: str, of: str) -> Refuse:
 
 
 def _unlisted(mine: Standing, sender: str, key: tuple[int, int], sent: Contribution) -> list[Effect]:
-    """Not the contribution that the publisher counted: whose fault it is shows when that one is here."""
+    """A contribution other than the one that the publisher counted: whose fault it is shows once that one has
+    arrived."""
     of, current = mine.plan.members[key[1]], mine.current()
     if mine.vouch is None:
         return [Refuse(sender, f"the contribution of {of} is not the one that the publisher counted")]
@@ -72,7 +73,8 @@ def _unlisted(mine: Standing, sender: str, key: tuple[int, int], sent: Contribut
 
 
 def _second(mine: Standing, sender: str, key: tuple[int, int], held: Contribution, sent: Contribution) -> list[Effect]:
-    """Two different contributions of one member to one part. What others pass on was looked at when it came."""
+    """Two different contributions of one member to one part. One that another member passed on was checked when it
+    came."""
     of, number = mine.plan.members[key[1]], mine.current().number
     if mine.vouch is None or of == mine.me:
         return [Refuse(sender, f"two different contributions of {of} to round {number}")]

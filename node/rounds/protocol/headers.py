@@ -1,4 +1,4 @@
-"""Contributions and results as messages: what of them stands in the header; the payload goes beside it."""
+"""Contributions and results as messages: the fields that go in the header; the payload travels beside it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .payloads import received
 def contribution_header(
     section: str, round: int, part: int, chain: int, sent: Contribution, *, of: int | None = None, request: int = 0
 ) -> data_pb2.Header:
-    """Of a contribution. ``chain``: h of the round before. ``of``: whose it is, where another member hands it on.
-    ``request``: what it answers, as ``RoundLog`` has it."""
+    """The header of a contribution. ``chain``: h of the round before. ``of``: the member (index) whose it is, where
+    another one passes it on. ``request``: the request that it answers, of ``RoundLog``."""
     body = data_pb2.Contribution(
         section=section,
         round=round,
@@ -27,13 +27,14 @@ def contribution_header(
 
 
 def received_contribution(body: data_pb2.Contribution, payload: memoryview) -> Contribution:
-    """What ``contribution_header`` and the payload say."""
+    """The contribution that ``contribution_header`` and its payload describe."""
     sent = received(payload, body.sizes)
     return Contribution(sent.payload, sent.sizes, sent.digest, body.signature, body.certificate)
 
 
 def result_header(section: str, round: int, chain: int, result: Result, request: int = 0) -> data_pb2.Header:
-    """Of a result. ``chain``: h of the round before. ``request``: what it answers, as ``RoundLog`` has it."""
+    """The header of a result. ``chain``: h of the round before. ``request``: the request that it answers, of
+    ``RoundLog``."""
     body = data_pb2.Result(
         section=section,
         round=round,
@@ -52,7 +53,7 @@ def result_header(section: str, round: int, chain: int, result: Result, request:
 
 
 def received_result(body: data_pb2.Result, payload: memoryview) -> Result:
-    """What ``result_header`` and the payload say."""
+    """The result that ``result_header`` and its payload describe."""
     sent = received(payload, body.sizes)
     return Result(
         body.part,

@@ -1,4 +1,4 @@
-"""The protocol of a round, as a pure state machine: messages and the clock in, what to do out.
+"""The protocol of a round as a pure state machine: messages and times in, effects out.
 
 One object for each section (the parameters that one group shares) and view. It decides who is counted, what is
 staged, what is asked again and when the round may be applied; it never touches a tensor or a socket. Payloads
@@ -23,7 +23,7 @@ from .standing import Standing
 
 
 class Rounds(Standing):
-    """A section's rounds in one view, seen by one member: each event gives what to do."""
+    """A section's rounds in one view, seen by one member: each event returns effects."""
 
     def begin(self, own: dict[int, Contribution], now: float) -> list[Effect]:
         """Open the next round with this node's contribution of every part."""
@@ -39,7 +39,7 @@ class Rounds(Standing):
         return effects + self.progress(now)
 
     def decided(self, part: int, result: Result, now: float) -> list[Effect]:
-        """The sum that ``Decide`` asked for. From here on the result is published and cannot change."""
+        """Take the sum that ``Decide`` asked for. From here on the result is published and cannot change."""
         if self.open is None:
             raise RuntimeError("no open round")
         if self.plan.pattern != "all_to_all" and self.plan.phases == 1:  # what was summed is not needed again
@@ -57,11 +57,11 @@ class Rounds(Standing):
         return self.hand_on(result) + self.next_phase(result) + self.progress(now)
 
     def advance(self, result: Result, own: Contribution, now: float) -> list[Effect]:
-        """The contribution that ``Advance`` asked for."""
+        """Take the contribution that ``Advance`` asked for."""
         return self._offer(self.plan.parts[result.part + 1], own) + self.progress(now)
 
     def finish(self, chain: int) -> None:
-        """The node has applied the open round, and this is h of it now."""
+        """The node has applied the open round; ``chain`` is h after it."""
         if self.open is None or not self.open.complete:
             raise RuntimeError(f"the open round of {self.plan.section} is not complete")
         taken = [self.open.results[part.index] for part in self.parts if self.takes(part) and part.phase == 0]
@@ -127,7 +127,7 @@ class Rounds(Standing):
         return self.progress(now)
 
     def result_wanted(self, sender: str, number: int, part: int) -> list[Effect]:
-        """A member asks for a result; it gets it if this node holds it."""
+        """A member asks for a result, and gets it if this node holds it."""
         if sender not in self.index:
             return [Refuse(sender, f"{sender} is not a member of {self.plan.section}")]
         if self.open is not None and number == self.open.number:
@@ -152,7 +152,7 @@ class Rounds(Standing):
         return []
 
     def tick(self, now: float, sending: bool = False) -> list[Effect]:
-        """The clock moved: deadlines, and asking again for what is missing. ``sending``: as for ``ask``."""
+        """Time has passed: apply deadlines, and ask again for what is missing. ``sending``: as in ``ask``."""
         if self.open is None:
             return []
         effects = self.progress(now)
@@ -161,7 +161,7 @@ class Rounds(Standing):
         return effects + asking.ask(self, now, sending)
 
     def is_applied_elsewhere(self) -> list[Effect]:
-        """Some member has applied the open round: its results cannot be lost any more, whoever has said so or not."""
+        """Some member has applied the open round: its results can no longer be lost."""
         if self.open is None:
             return []
         for part in self.parts:

@@ -15,12 +15,12 @@ class Part:
     start: int
     stop: int
     fragment: int = 0
-    """In which rounds it travels: those of its fragment."""
+    """The fragment that it belongs to: it travels in that fragment's rounds."""
     phase: int = 0
-    """Rounds in phases: the part with the index before is the same range, one phase earlier."""
+    """Rounds in phases: the phase of this part; the part one index before is the same range in the phase before."""
     takers: tuple[str, ...] = ()
-    """Two levels: of each member, who adds up what it sends: a member of its region, or the publisher. Empty: the
-    publisher for all."""
+    """Two levels: for each member, the index of who adds up what it sends: a member of its region, or the publisher.
+    Empty: the publisher for all."""
 
     def taker(self, member: int) -> str:
         """Who adds up what a member (by index) sends of this part."""
@@ -44,17 +44,19 @@ class RoundPlan:
     patient: bool = False
     """True in gradient mode: the round waits for every member and only a view change ends the wait."""
     fragments: int = 1
-    """Round n carries fragment (n - 1) mod this, so that all of the vector has gone after so many rounds."""
+    """Number of fragments: round n carries fragment (n - 1) mod this number, so each element travels once in so many
+    rounds."""
     phases: int = 1
     dense_rounds: int = 0
     """The first rounds go without a codec, and so in one phase."""
     whole: bool = False
     """Only the sum over all members means anything (node/rounds/arithmetic/ways/masked.py): rounds have no deadline."""
     followed: bool = False
-    """By spares: members keep the rounds of late, as many bytes as a quarter of the section has."""
+    """Whether spares follow: then members keep recent rounds, up to a quarter of the section's bytes."""
 
     closes_after: float = math.inf
-    """The rounds after this one bring in what is left at the run's end: in one phase, whatever the codec's."""
+    """The last round that is an outer step. Later ones bring in what is left at the run's end, in one phase whatever
+    the codec."""
 
     def parts_in(self, round: int) -> tuple[Part, ...]:
         """The parts that travel in a round; none where the section is too short for its fragment."""
@@ -67,15 +69,15 @@ class RoundPlan:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a member sent of a part: the bytes, how they are cut, and their digest."""
+    """What a member sent for a part: the bytes, the sizes of their blobs, and their digest."""
 
     payload: Any
     sizes: tuple[int, ...]
     digest: int
     signature: bytes = b""
-    """All-to-all: of its sender, that this is what it contributes (node/rounds/checking/signed.py)."""
+    """All-to-all: its sender's signature of this contribution (node/rounds/checking/signed.py)."""
     certificate: bytes = b""
-    """Of its sender, DER; empty where the receiver should know it."""
+    """Its sender's certificate, DER; empty where the receiver should know it."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,11 @@ class Result:
     error: int = 0
     """Digest of the publisher's server error once this result counts; 0: it has none."""
     factors: tuple[float, ...] = ()
-    """With publishers and a robust average: how much of each contributor counts (node/rounds/arithmetic/robust.py)."""
+    """With publishers and a robust average: the factor of each contributor (node/rounds/arithmetic/robust.py)."""
     signature: bytes = b""
-    """Of its publisher, that this is what it publishes (node/rounds/checking/receipts.py)."""
+    """Its publisher's signature of this result (node/rounds/checking/receipts.py)."""
     certificate: bytes = b""
-    """Of its publisher, DER, in the first round of a view in which it publishes."""
+    """Its publisher's certificate, DER, in the first round of a view in which it publishes."""
 
 
 def what_counts(result: Result) -> tuple[int, ...]:
@@ -177,7 +179,7 @@ class Refuse:
     sender: str
     why: str
     diverged: bool = False
-    """The sender's history of the section is another one: one of the two has to be repaired."""
+    """The sender's chain of this section differs: one of the two nodes has to be repaired."""
     blocks: bool = False
     """The round cannot go on with it."""
 
@@ -216,5 +218,5 @@ Effect = (
 
 
 def digests_of(results: Sequence[Result]) -> list[int]:
-    """What the chain has of a round's results, which are in part order."""
+    """The numbers of a round's results, in part order, that go into the chain."""
     return [word for result in results for word in what_counts(result)]

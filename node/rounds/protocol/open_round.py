@@ -1,4 +1,5 @@
-"""What a member knows of a section's rounds: of the open one, of those to come, and of the last that were applied."""
+"""What a member knows of a section's rounds: the open one, early messages of later ones, and the last that were
+applied."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from statistics import median
 from .messages import Contribution, Effect, Result
 
 KEPT_ROUNDS = 3
-"""Applied rounds whose results a node keeps, for members that have not applied them yet. A publisher does not go on
-without a member that has missed as many less one: further behind, nobody could help it."""
+"""Applied rounds whose results a node keeps for members that have not applied them yet. A publisher waits for a
+member that has missed one fewer than this: further behind, nobody could help it."""
 EARLY = 4 * KEPT_ROUNDS
 """Messages of one member and part for rounds that have not begun, which wait for them."""
 LEAST_LOG = 4 << 20
@@ -67,13 +68,13 @@ class Early:
     number: int
     part: int
     said: tuple[object, ...]
-    """By which it is known when it comes once more."""
+    """Identifies the message when it arrives again."""
     take: Callable[[float], list[Effect]]
 
 
 class EarlyMessages:
-    """Messages that wait until this node begins their rounds. Each member has room of its own: one that fills it takes
-    nobody else's."""
+    """Messages that wait until this node begins their rounds. Each member has a limit of its own, so that none takes
+    another's room."""
 
     def __init__(self, section: str) -> None:
         self._section = section
@@ -83,7 +84,8 @@ class EarlyMessages:
         return len(self._waiting)
 
     def keep(self, message: Early, applied: int) -> str:
-        """Let a message wait, once; why it is refused, else empty. ``applied``: the last round that is, here."""
+        """Store a message, once. Returns why it is refused, or nothing. ``applied``: the last round that was applied
+        here."""
         if message.number > applied + 1 + KEPT_ROUNDS:
             of = f"round {message.number} of {self._section}"
             return f"a message of {of} came while round {applied} is the last"
@@ -103,7 +105,7 @@ class EarlyMessages:
 
 
 def newest(log: Sequence[Applied], room: int) -> list[Applied]:
-    """The applied rounds that stay: some for members that are behind, and for spares as many as fit into ``room``
+    """The applied rounds to keep: a few for members that are behind, and for spares as many as fit into ``room``
     bytes."""
     kept = 0
     for one in reversed(log):
@@ -115,7 +117,8 @@ def newest(log: Sequence[Applied], room: int) -> list[Applied]:
 
 
 def deadline_of(durations: Sequence[float]) -> float:
-    """Seconds after which a round goes on without those who have sent nothing, by what the last ones took."""
+    """Seconds after which a round goes on without members that have sent nothing, from the durations of recent
+    rounds."""
     usual = median(durations)
     spread = median(abs(value - usual) for value in durations)
     return max(1.5 * usual, usual + 6 * spread) + 0.25

@@ -1,4 +1,4 @@
-"""Where what a section's rounds have to say goes: to other members, and to the coordinator."""
+"""Where a section's rounds send messages and findings: to other members, and to the coordinator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 from ....proto import data_pb2
 
 ENOUGH = 30
-"""Points that evict a node, given by one member alone."""
+"""Points by which one member alone can have a node evicted."""
 
 Send = Callable[[str, data_pb2.Header, Sequence[bytes] | memoryview], None]
 Warn = Callable[[str, str], None]
@@ -23,15 +23,15 @@ class Refuses(Protocol):
 
 @dataclass
 class Outlet:
-    """Of one member of a section in one view."""
+    """Callbacks of one member of a section in one view."""
 
     send: Send
-    """To another member."""
+    """Sends a message to another member."""
     refuse: Refuses
     diverged: Warn
-    """``diverged(node, message)``: its history is another one."""
+    """``diverged(node, message)``: the chain of ``node`` differs."""
 
 
 def blocking(members: int) -> int:
-    """Points of what keeps everybody from going on: each of the others sees it, and there may be only one."""
+    """Points for something that blocks everybody: each of the other members reports it, and there may be only one."""
     return ENOUGH // min(3, max(1, members - 1))

@@ -46,7 +46,7 @@ def segment_at(part: Part, start: int) -> slice:
 
 
 def joined(blobs: Iterable[Blob], count: int = 0) -> tuple[bytes, ...]:
-    """The blobs in this process's own memory."""
+    """The blobs, copied into this process's own memory."""
     return tuple(b"".join(pieces) for pieces in blobs)
 
 

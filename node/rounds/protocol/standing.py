@@ -1,4 +1,4 @@
-"""Where a member stands in a section's rounds: what it knows, and what follows from that for the next thing to do."""
+"""Where a member stands in a section's rounds: what it knows, and what it has to do next."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ROUNDS_WITHOUT_DEADLINE = 5
 
 
 class Standing:
-    """Of one member in one view."""
+    """One member's state in one view."""
 
     def __init__(self, plan: RoundPlan, me: str, applied: int, chain: int, vouch: Vouch | None = None) -> None:
         """``vouch``: in all-to-all members sign what they contribute; None: nobody can show who sent what."""
         self.plan = plan
         self.vouch = vouch
         self.attest: Attest | None = None
-        """None: nobody can show who published what."""
+        """None: results are not signed."""
         self.me = me
         self.applied = applied
         self.chain = chain
@@ -59,7 +59,7 @@ class Standing:
         return any(one.index == part for one in self.plan.parts_in(round))
 
     def wanted(self, part: Part) -> tuple[int, ...]:
-        """Whose contributions this node adds up."""
+        """Members (indices) whose contributions this node adds up in a part."""
         if part.phase:
             before = self.current().results.get(part.index - 1)
             return () if before is None else before.contributors
@@ -87,11 +87,11 @@ class Standing:
         return self.attest is None or self.attest(number, result)
 
     def differs(self, name: str, chain: int) -> str:
-        """The words for another history after the last round that is applied here."""
+        """A sentence that says that a member's chain differs after the last round applied here."""
         return self.differ(name, self.applied, chain, self.chain)
 
     def differ(self, name: str, round: int, theirs: int, ours: int) -> str:
-        """The words for another history."""
+        """A sentence that says that a member's chain differs after ``round``."""
         return (
             f"{name} holds another history of {self.plan.section} than {self.me} after round {round}: "
             f"h is {theirs:016x} there and {ours:016x} here"
@@ -118,7 +118,7 @@ class Standing:
         del kept[:-20]
 
     def hand_on(self, result: Result) -> list[Effect]:
-        """A published result, to those who wait for it here."""
+        """Pass a published result on to the members that get it from this node."""
         part = self.plan.parts[result.part]
         near = [name for name, index in self.index.items() if part.taker(index) == self.me and name != self.me]
         far = part.regional if part.publisher == self.me else ()

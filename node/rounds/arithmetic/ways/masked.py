@@ -52,7 +52,7 @@ class Masked(Phased):
         agreed = [(part.publisher, part.start, part.stop, part.phase) for part in self._plan.parts]
         self._view = json.dumps([self._plan.section, members, self._plan.weights, agreed]).encode()
         self._contexts: dict[int, bytes] = {}
-        """By the index of a part's first phase: what the masks of its next contribution are made from."""
+        """The seed of the masks of the next contribution, by the index of a part's first phase."""
         self._offered_in: dict[int, int] = {}
         """The last round in which a part was offered."""
 
@@ -120,7 +120,7 @@ class Masked(Phased):
     def read(
         self, payload: Sequence[bytes] | memoryview, sizes: Sequence[int], runs: Sequence[Running], member: str
     ) -> list[Tensor | None]:
-        """A sum as it was published. Refused where masks are still in it."""
+        """Read a published sum. Refused where masks are still in it."""
         values, count = super().read(payload, sizes, runs, member), len(self._plan.members)
         assert isinstance(self.terms.codec, Summed)
         for value in values:
@@ -138,7 +138,8 @@ class Masked(Phased):
 
 
 def _words(request: Reduce) -> np.ndarray:
-    """What is to be added up, as unsigned words whose sum of all members fits: 64 bits for a real number, else 16."""
+    """The values to be summed as unsigned words that the sum over all members fits into: 64 bits for a real number,
+    else 16."""
     if request.op != "sum":
         raise compress.CodecError(f"masks come off in sums alone, and this codec asks for a {request.op}")
     values = request.tensor.detach().cpu().reshape(-1)
@@ -174,7 +175,7 @@ def _read_words(sent: Contribution, asked: Sequence[Reduce | None], member: str)
 
 
 def _unmasked(total: np.ndarray, request: Reduce) -> Tensor:
-    """The sum as the codec's program wants it."""
+    """The sum as a tensor for the codec's program."""
     if request.bits is None:
         return torch.from_numpy(total.astype(np.int64)).double().div(FIXED).float()
     return torch.from_numpy((total & np.uint16((1 << request.bits) - 1)).astype(np.int32))

@@ -35,11 +35,12 @@ class Phased:
         self._totals: list[tuple[slice, Update]] = []
         """The update of the round that was checked, parameter by parameter."""
         self._programs: dict[int, list[Running]] = {}
-        """By the index of a part's first phase."""
+        """Running programs by the index of a part's first phase."""
         self._warm: dict[int, dict[str, Tensor]] = {}
         """Warm-start tensors of the pending round."""
         self._memory: dict[int, dict[str, Tensor]] = {}
-        """What programs keep of the last applied round (a warm start), by first element: the same on every member."""
+        """Tensors that programs keep from the last applied round (a warm start), by first element: the same on every
+        member."""
 
     # ---- offering --------------------------------------------------------------------------
 
@@ -78,7 +79,7 @@ class Phased:
         return self.requests(first)
 
     def take(self, runs: Sequence[Running], result: Result) -> None:
-        """Go on with the answers of a phase, unless the programs are past it."""
+        """Resume the programs with the answers of a phase, unless they are past it."""
         part = self._plan.parts[result.part]
         if any(run.phase != part.phase for run in runs):
             return
@@ -216,7 +217,7 @@ class Phased:
             yield slice(run.start, run.stop), partial(_take_off, own)
 
     def applied(self) -> None:
-        """The round counts: programs keep what the next one begins with."""
+        """The round was applied: programs keep what the next one starts with."""
         self._memory.update(self._warm)
         self._programs, self._warm, self._totals = {}, {}, []
 

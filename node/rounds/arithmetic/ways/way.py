@@ -24,7 +24,7 @@ Sent = Mapping[tuple[int, int], Contribution]
 
 
 class Way(Protocol):
-    """What differs between ways of adding up. It neither waits nor sends."""
+    """What differs between the ways of adding up. A way neither waits nor sends."""
 
     def offer(self, round: int, part: Part) -> Contribution:
         """This node's contribution of a part that begins a round."""
@@ -36,19 +36,22 @@ class Way(Protocol):
         """Sum what was sent for a part, as its publisher: the result, and who had to be left out."""
 
     def check(self, round: int, found: Mapping[int, Result], contributions: Sent) -> None:
-        """Look whether the round may be applied. Refused: not with these results; names who sent what is wrong."""
+        """Check that the round may be applied. Raises Refused, which names the member whose result or contribution
+        is wrong."""
 
     def updates(self, round: int, found: Mapping[int, Result], contributions: Sent) -> Iterator[tuple[slice, Update]]:
-        """The update D of a round that was checked, in pieces: where, and what, good until the next."""
+        """The update D of a checked round in pieces: (slice of the section, its values), each valid until the next
+        is asked for."""
 
     def outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:
         """Each part that moved, and whether this node was counted in it."""
 
     def own_pieces(self, part: Part) -> Iterator[tuple[slice, TakeOff]]:
-        """Takes what the group took for this node's values off the pieces of a part, cut as ``updates`` cuts them."""
+        """For each piece of a part, cut as in ``updates``: a function that subtracts this node's contribution as the
+        group decoded it."""
 
     def applied(self) -> None:
-        """The round counts."""
+        """The round was applied."""
 
 
 class Summed:
