@@ -52,7 +52,7 @@ class Masked(Phased):
         agreed = [(part.publisher, part.start, part.stop, part.phase) for part in self._plan.parts]
         self._view = json.dumps([self._plan.section, members, self._plan.weights, agreed]).encode()
         self._contexts: dict[int, bytes] = {}
-        """The seed of the masks of the next contribution, by the index of a part's first phase."""
+        """Bytes that the next contribution's masks are derived from, by the index of a part's first phase."""
         self._offered_in: dict[int, int] = {}
         """The last round in which a part was offered."""
 
