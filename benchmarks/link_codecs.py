@@ -51,7 +51,7 @@ pipelines = 1
 min_nodes = 3
 [activations]
 forward = "{forward}"
-{backward}
+backward = "{backward}"
 [checkpoint]
 every = 0
 """
@@ -78,8 +78,8 @@ def topology(name: str, change: bool) -> Any:
 def train(made: Lab, forward: str, steps: int, folder: Path, text: Path) -> dict[str, Any]:
     """One run: what its links had in each view, seconds between steps, losses."""
     folder.mkdir()
-    backward = "" if forward == "auto" else f'backward = "{forward if forward in ("none", "bf16") else "int8"}"'
-    (folder / "job.toml").write_text(JOB.format(steps=steps, text=text, forward=forward, backward=backward))
+    back = forward if forward in ("none", "bf16", "auto") else "int8"
+    (folder / "job.toml").write_text(JOB.format(steps=steps, text=text, forward=forward, backward=back))
     events: list[dict[str, Any]] = []
     state = str(folder / "state")
     run_on_wan(made.name, str(folder / "job.toml"), lambda event: events.append(dict(event)), state=state)

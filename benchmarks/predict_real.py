@@ -1,12 +1,14 @@
 """Predicted against real: placements of four hosts on an emulated WAN with unequal links, each forced upon a run.
 
-    python -m benchmarks.predict_real [--steps 8] [--repeats 1] [--placements chain-0,pairs-1]
+    python -m benchmarks.predict_real [--quick] [--steps 8] [--repeats 1] [--placements chain-0,pairs-1]
 
 Three pipelines of four stages (chains) and three ways to make two pipelines of two (pairs), whose rounds share lines
 with their activations. Each is a whole run: nodes join, measure themselves and their links, and get the plan that the
 scheduler makes of this placement (its own cut, depth and publishers). What the scheduler then predicts, with what the
-nodes measured, stands beside the median time between steps. The model is small and the links are slow, so that a busy
-machine changes little. Needs root, as `farflung wan` does. Results: benchmarks/results/predict_real.json.
+nodes measured, stands beside the median time between steps. The hosts compute unequally, too: each trainer has a part
+of a core (`SHARES`). `--quick`: links twice as fast and 6 steps, under 8 minutes on a quiet machine. The model is small
+and the links are slow, so that a busy machine changes little. Needs root, as `farflung wan` does. Results:
+benchmarks/results/predict_real.json.
 """
 
 from __future__ import annotations
@@ -17,14 +19,16 @@ import json
 import os
 import statistics
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from farflung.deploy.wan import build
 from farflung.deploy.wan.run import run as run_on_wan
-from farflung.deploy.wan.topology import Change
+from farflung.deploy.wan.topology import Change, dns_name
 from farflung.examples.shakespeare import write_text
 
+from . import cpu_shares
 from .predict_paper import rank_correlation
 from .wan import star
 
@@ -33,6 +37,9 @@ LINKS = {
     (0, 1): (20, 4), (2, 3): (15, 6), (0, 2): (3, 40), (0, 3): (5, 30), (1, 2): (8, 20), (1, 3): (2, 50),
 }  # fmt: skip
 """(host, host) -> Mbit/s both ways, ms there and back."""
+SHARES = (0.5, 0.3, 0.4, 0.3)
+"""Of a core, that each host computes with; none is below half of the others, or the coordinator would call it equal."""
+QUICK_STEPS, QUICK_RATES = 6, 2.0
 PLACEMENTS = {
     "chain-0": [[0, 1, 2, 3]],
     "chain-1": [[1, 0, 3, 2]],
@@ -125,7 +132,7 @@ if "farflung.coordinator.planning.search_process" in sys.orig_argv:
 
 def train(made: Any, name: str, rows: list[list[int]], folder: Path, options: Any) -> dict[str, Any]:
     """One run with this placement: predicted and measured seconds of a step."""
-    (folder / "sitecustomize.py").write_text(FORCED)
+    (folder / "sitecustomize.py").write_text(FORCED + cpu_shares.JOIN)
     placement = folder / "placement.json"
     placement.write_text(json.dumps(rows))
     words = {"steps": options.steps, "text": options.text, "stages": len(rows[0]), "pipelines": len(rows)}
@@ -160,25 +167,35 @@ def train(made: Any, name: str, rows: list[list[int]], folder: Path, options: An
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--equal", action="store_true", help="let all hosts compute with what there is")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--forward", default="none", help="the codec of activations and their gradients")
     parser.add_argument("--placements", type=lambda text: text.split(","), default=list(PLACEMENTS))
     options = parser.parse_args()
+    if options.quick:
+        options.steps = QUICK_STEPS
+    shares = None if options.equal or not cpu_shares.possible() else SHARES
+    if shares is None and not options.equal:
+        print("no control groups with parts of a core can be made here: all hosts compute alike")
     load = os.getloadavg()[0]
     made = star(4, 10)
     rows: list[dict[str, Any]] = []
     try:
         hosts = [host.name for host in made.topology.hosts]
         for (one, other), (rate, trip) in LINKS.items():
-            values = {"rate": rate * 1e6, "delay_ms": trip / 2, "queue_ms": 200.0}
+            rate *= 1e6 * (QUICK_RATES if options.quick else 1.0)
+            values = {"rate": rate, "delay_ms": trip / 2, "queue_ms": 200.0}
             made.change(Change(0, "set", f"{hosts[one]}<->{hosts[other]}", values))
         for _, name in itertools.product(range(options.repeats), options.placements):
             with tempfile.TemporaryDirectory(prefix="farflung-predict-") as scratch:
                 write_text(Path(scratch))
                 options.text = Path(scratch) / "shakespeare" / "hamlet.txt"
-                rows.append(train(made, name, PLACEMENTS[name], Path(scratch), options))
-            last, so_far = rows[-1], keep(rows, load)
+                parts = dict(zip(map(dns_name, hosts), shares, strict=True)) if shares else {}
+                with cpu_shares.groups(parts) if parts else nullcontext():
+                    rows.append(train(made, name, PLACEMENTS[name], Path(scratch), options))
+            last, so_far = rows[-1], keep(rows, load, shares)
             print(
                 f"{name:8} predicted {last['predicted_s']:7.3f} s, measured {last['measured_s']:7.3f} s "
                 f"({last['error']:+.1%}): {last['told']['bottleneck']}; so far {so_far['mean_absolute_error']:.1%}, "
@@ -190,12 +207,13 @@ def main() -> None:
     print(RESULTS)
 
 
-def keep(rows: list[dict[str, Any]], load: float) -> dict[str, Any]:
+def keep(rows: list[dict[str, Any]], load: float, shares: tuple[float, ...] | None) -> dict[str, Any]:
     """Save what there is, as it comes: a benchmark may be broken off."""
     predicted, measured = ([row[key] for row in rows] for key in ("predicted_s", "measured_s"))
     errors = [row["error"] for row in rows]
     result = {
         "load_before": load,
+        "shares_of_a_core": shares,
         "mean_absolute_error": statistics.mean(abs(error) for error in errors),
         "worst": max(errors, key=abs),
         "rank_correlation": rank_correlation(predicted, measured),

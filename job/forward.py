@@ -2,7 +2,7 @@
 between stages the gentlest codec up to that which keeps the pace (``activations.by_link``).
 
 The strongest one is decided once at a run's start, when the samples are counted; nodes and plans see it and never the
-word. Which link has which is in the plan of each view.
+word. Which link has which is in the plan of each view. ``activations.backward = "auto"`` is int8 at most.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from .schema import Job
 
 AUTO = "auto"
 TWICE, ONCE = "aqsgd:bits=4", "int8"
+BACK = "int8"
+"""Of gradients, whose errors no later message makes good."""
 
 
 def settled(job: Job, samples: int, steps: int) -> tuple[Job, str]:
@@ -34,7 +36,8 @@ def settled(job: Job, samples: int, steps: int) -> tuple[Job, str]:
 
 def with_forward(job: Job, codec: str) -> Job:
     """The job with this codec in the place of "auto"."""
-    settled = job.activations.model_copy(update={"forward": codec, "by_link": True})
+    back = BACK if job.activations.backward == AUTO else job.activations.backward
+    settled = job.activations.model_copy(update={"forward": codec, "backward": back, "by_link": True})
     return job.model_copy(update={"activations": settled})
 
 

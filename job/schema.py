@@ -246,7 +246,7 @@ class Activations(Table):
     """``[activations]``: the codecs between stages."""
 
     forward: str = Field(default="none", min_length=1, description='a codec for activations, or "auto"')
-    backward: str = Field(default="none", min_length=1, description="a codec for gradients of activations")
+    backward: str = Field(default="none", min_length=1, description='a codec for gradients of activations, or "auto"')
     by_link: bool = Field(
         default=False,
         description="true or false: each link has the gentlest codec that keeps the pace, forward and backward at most",

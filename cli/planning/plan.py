@@ -17,7 +17,7 @@ from ...job.schema import Job
 from ...proto.errors import JobError
 from ...scheduler.errors import PlanError
 from ...scheduler.explaining.instead import instead
-from ...scheduler.explaining.picture import draw
+from ...scheduler.explaining.picture import SHOWN, draw
 from ...scheduler.explaining.predict import indices, predict
 from ...scheduler.networks.catalogue import cluster_of, in_words
 from ...scheduler.networks.network import Network
@@ -147,10 +147,10 @@ def published_cost(network: Network, made: Plan) -> float | None:
 
 
 def write_picture(network: Network, workload: Workload, made: Plan, path: Path) -> None:
-    """Writes the map and the timeline of a step of at most 12 microbatches a pipeline."""
+    """Writes the map and the timeline of a step of a few microbatches a pipeline."""
     estimator = Estimator(network, replace(workload, schedule=made.schedule), made.codecs)
     places, cut = indices(network, workload, made)
-    few = tuple(min(count, 12) for count in made.microbatches)
+    few = tuple(min(count, SHOWN) for count in made.microbatches)
     trace, _ = simulate_plan(estimator, places, cut, few, made.schedule, record=True, whole=True, depths=made.in_flight)
     try:
         path.write_text(draw(network, made, predict(network, workload, made), trace), encoding="utf-8")

@@ -59,11 +59,14 @@ def update_mistakes(job: Job, check_codec: CheckCodec | None) -> Iterator[Mistak
     roles["activations", "forward"] = (activations.forward, "activation")
     roles["activations", "backward"] = (activations.backward, "activation_gradient")
     for key, (spec, wanted) in roles.items():
-        chosen = (("updates", "codec"), ("activations", "forward"))
+        chosen = (("updates", "codec"), ("activations", "forward"), ("activations", "backward"))
         if check_codec is not None and not (spec == "auto" and key in chosen):
             try:
                 check_codec(spec, wanted)
             except ValueError as error:
                 yield key, f"{'.'.join(key)} = {spec!r}: {error}"
+    if activations.backward == "auto" and activations.forward != "auto":
+        sentence = 'activations.backward = "auto" is chosen for each link with the forward codec'
+        yield ("activations", "backward"), f'{sentence}: it needs activations.forward = "auto"'
     if uses_aqsgd(job) and job.run.epochs == 1:
         yield ("activations", "forward"), AQSGD_ONCE

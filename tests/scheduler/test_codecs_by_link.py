@@ -5,8 +5,9 @@ from itertools import product
 import numpy
 import pytest
 
+from farflung.job.checks.whole import job_mistakes
 from farflung.job.forward import settled, with_forward
-from farflung.job.schema import Job
+from farflung.job.schema import Activations, Job
 from farflung.scheduler import Device, Network, Workload, plan
 from farflung.scheduler.explaining.predict import indices
 from farflung.scheduler.planning.choose_codecs import choose_codecs
@@ -93,5 +94,10 @@ def test_auto_means_by_link_and_a_codec_of_ones_own_does_not() -> None:
     job = Job.model_validate({**JOB, "data": {"text": ["x"]}, "activations": {"forward": "auto"}})
     found, _ = settled(job, 32, 4)
     assert found.activations.by_link and found == with_forward(job, "aqsgd:bits=4")
+    both = Job.model_validate({**JOB, "data": {"text": ["x"]}, "activations": {"forward": "auto", "backward": "auto"}})
+    assert settled(both, 32, 4)[0].activations.backward == "int8"
+    assert not any("activations" in said for _, said in job_mistakes(both, files=False))
+    lone = both.model_copy(update={"activations": Activations(forward="int8", backward="auto")})
+    assert "it needs activations.forward" in "".join(said for _, said in job_mistakes(lone, files=False))
     fixed = workload_of({**JOB, "activations": {"forward": "int8"}})
     assert fixed.codecs == ()

@@ -1,4 +1,6 @@
-"""What a plan counts of memory for weights, moments and rounds is what benchmarks/memory.py measured, within 10 %."""
+"""What a plan counts of memory for weights, moments and rounds is what benchmarks/memory.py measured, within 10 % in
+seven settings of ten; the errors of the three others are what docs/scheduling.md says.
+"""
 
 import json
 from dataclasses import replace
@@ -18,6 +20,12 @@ SPARSE = "chunked_topk:k=64,bits=2,feedback=true"
 CASES = [
     ("gradient, none, 2 nodes", 2, {"mode": "gradient", "codec": "none"}),
     ("delta, none, overlap 1, 2 nodes", 2, {"mode": "delta", "codec": "none", "overlap": 1}),
+    ("gradient, topk with feedback, 4 nodes", 4, {"mode": "gradient", "codec": "topk:ratio=0.01,feedback=true"}),
+    (
+        "delta, chunked top-k with feedback, overlap 0, 4 nodes",
+        4,
+        {"mode": "delta", "codec": SPARSE, "overlap": 0, "every": 5},
+    ),
     ("delta, cocktail, overlap 1, 2 nodes", 2, {"mode": "delta", "codec": COCKTAIL, "overlap": 1}),
     (
         "delta, cocktail, outer Nesterov, 4 nodes",
@@ -32,11 +40,29 @@ CASES = [
 ]
 
 
+OTHERS = [
+    ("gradient, int8, 4 nodes", 4, {"mode": "gradient", "codec": "int8"}, -14.0),
+    ("delta, int4, overlap 1, 4 nodes", 4, {"mode": "delta", "codec": "int4", "overlap": 1}, -14.7),
+    ("delta, cocktail, overlap 1, 4 nodes", 4, {"mode": "delta", "codec": COCKTAIL, "overlap": 1}, 17.8),
+]
+
+
 @pytest.mark.parametrize(("mode", "nodes", "updates"), CASES, ids=[case[0] for case in CASES])
 def test_bytes_of_a_parameter(mode, nodes, updates):
+    assert bytes_counted(nodes, updates) == pytest.approx(16.0 + 4.0 * MEASURED[mode]["copies"], rel=0.1)
+
+
+@pytest.mark.parametrize(("mode", "nodes", "updates", "error"), OTHERS, ids=[case[0] for case in OTHERS])
+def test_the_errors_that_are_told(mode, nodes, updates, error):
+    found = bytes_counted(nodes, updates) / (16.0 + 4.0 * MEASURED[mode]["copies"]) - 1
+    assert 100 * found == pytest.approx(error, abs=0.1)
+    assert MEASURED.keys() == {case[0] for case in CASES} | {case[0] for case in OTHERS}
+
+
+def bytes_counted(nodes, updates):
+    """Of a parameter, as a plan counts for a device whose memory is main memory."""
     counted = jobs.WEIGHT_BYTES + jobs.moment_bytes({"optimizer": "adamw"}) + jobs.reference_bytes(updates)
-    counted += jobs.error_bytes(updates, updates.get("overlap", 0), nodes) + jobs.message_bytes(updates, nodes)
-    assert counted == pytest.approx(16.0 + 4.0 * MEASURED[mode]["copies"], rel=0.1)
+    return counted + jobs.error_bytes(updates, updates.get("overlap", 0), nodes) + jobs.message_bytes(updates, nodes)
 
 
 def test_a_pipeline_alone_has_no_rounds():

@@ -254,6 +254,33 @@ def test_a_link_that_becomes_slow_shows_in_training(job: Any) -> None:
     assert losses(events) == pytest.approx(plain(path), rel=2e-4)
 
 
+@pytest.mark.wan
+def test_a_fast_and_a_slow_link_have_different_codecs_and_a_change_changes_them(job: Any) -> None:
+    """The fast link goes without a codec until it is slow too; losses are a plain loop's, but for what codecs lose."""
+    auto = {**EXACT, "forward": "auto", "backward": "auto"}
+    path = job(steps=24, stages=3, pipelines=1, nodes=3, **auto)
+    table = {
+        "regions": {"near": {"hosts": 3}},
+        "defaults": {"delay_ms": 5, "rate": "1mbit", "queue_ms": 200.0},
+        "links": [
+            {"between": ["near/0", "near/1"], "rate": "200mbit", "delay_ms": 2},
+            {"between": ["near/1", "near/2"], "rate": "2mbit", "delay_ms": 10},
+        ],
+        "script": [{"at": 3, "set": "near/0<->near/1", "rate": "2mbit"}],
+    }
+    name = f"t{os.getpid()}-codecs"
+    with emulated(files.parse(table, name, name)) as made:
+        events = train(made.topology, path)
+    views = [
+        {frozenset(link.split(">")): codec for link, codec in view["codecs"].items() if ">" in link}
+        for view in of(events, "view")
+    ]
+    fast, slow = frozenset({"near-0", "near-1"}), frozenset({"near-1", "near-2"})
+    assert views[0][fast] == "none" != views[0][slow], views
+    assert views[-1][fast] != "none", "a link that changes gets another codec with a view"
+    assert losses(events) == pytest.approx(plain(path), rel=2e-2)
+
+
 @pytest.mark.slow
 def test_us_regional(job: Any) -> None:
     events = train(own("us-regional", SCALE, 1), job(steps=60, pipelines=2, nodes=4, **COMPRESSED))
