@@ -14,8 +14,8 @@ from .cli.commands.demo import demo
 from .cli.commands.export import export
 from .cli.commands.generate import generate
 from .cli.commands.join import join
+from .cli.commands.preparing.codecs import advise, measure
 from .cli.commands.preparing.codecs import codecs as show_codecs
-from .cli.commands.preparing.codecs import measure
 from .cli.commands.preparing.doctor import doctor
 from .cli.commands.preparing.job_init import init
 from .cli.commands.preparing.plan import plan
@@ -71,6 +71,7 @@ command(coordinator, "set")(set_value)
 command(job)(init)
 codecs.callback(invoke_without_command=True)(reported(show_codecs))
 command(codecs)(measure)
+command(codecs)(advise)
 app.add_typer(coordinator, name="coordinator")
 app.add_typer(job, name="job")
 app.add_typer(codecs, name="codecs")

@@ -1,10 +1,12 @@
-"""What ``farflung codecs`` and ``farflung codecs measure`` show: plain data, for the front door to print."""
+"""What ``farflung codecs`` and its commands show: plain data, for the front door to print."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from ..compress.specs.spec import names, parse, traits_of
+from ..proto.errors import FarflungError
 from ..scheduler.errors import PlanError
 from ..scheduler.workloads.codecs import bits_of
 
@@ -63,3 +65,31 @@ def measure(
     allow(allow_code)
 
     return run(spec, distribution=distribution, tensor=tensor, size=size, workers=workers, trials=trials, device=device)
+
+
+MOST = 1 << 22
+"""Values of a file on which errors are measured."""
+MOMENTUM = "optimizer.m."
+"""What tensors of a checkpoint begin with that are means of gradients."""
+
+
+def advise(path: str, members: int, link: str, step: float) -> dict[str, Any]:
+    """The advice for the gradients in a safetensors file, or the means of gradients in a run's newest checkpoint."""
+    import torch
+
+    from ..compress.exchange.measurement import load, nmse
+    from ..node.generation.export import find_checkpoint
+    from .advice import advise as advised
+    from .quantities import rate
+
+    bits = rate(link, "--link")
+    if bits is None:
+        raise FarflungError("--link: no advice is needed for an unlimited link", hint='write a rate, like "100mbit"')
+    if Path(path).is_dir():
+        files = sorted(str(one) for one in find_checkpoint(Path(path)).folder.glob("*.safetensors"))
+        vectors = [load(one, MOMENTUM) for one in files]
+    else:
+        vectors = [load(path)]
+    parameters = sum(len(vector) for vector in vectors)
+    values = torch.cat([vector[: max(1, MOST // len(vectors))] for vector in vectors])
+    return advised(parameters, members, bits, step, lambda codec: 0.0 if codec == "none" else nmse(codec, values, 1)[0])

@@ -148,6 +148,28 @@ def show_measured(output: Output, record: dict[str, Any]) -> None:
     )
 
 
+def show_advice(output: Output, made: dict[str, Any]) -> None:
+    """What a job may have, the least lossy first, and which of it to take."""
+    table(
+        output,
+        ("mode", "every", "codec", "bits a value", "error", "a round", "hides", "in loss"),
+        [
+            (
+                row["mode"],
+                row["every"],
+                row["codec"],
+                f"{row['bits']:.3g}",
+                "-" if row["error"] is None else f"{row['error']:.2g}",
+                seconds_text(row["round_seconds"]),
+                "yes" if row["hides"] else "no",
+                row["loss"],
+            )
+            for row in made["choices"]
+        ],
+    )
+    output.say(f"\n{made['advice']}")
+
+
 def show_record(output: Output, record: dict[str, Any]) -> None:
     """One object as ``key  value`` lines; numbers with six digits, long text wrapped to the terminal."""
     width = max(map(len, record), default=0)

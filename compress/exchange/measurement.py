@@ -55,8 +55,8 @@ def best_seconds(what: Callable[[], object], repeats: int = 3) -> float:
     return best
 
 
-def load(path: str) -> torch.Tensor:
-    """All tensors of a safetensors file as one flat fp32 vector, in the order of their names."""
+def load(path: str, prefix: str = "") -> torch.Tensor:
+    """The tensors of a safetensors file whose names begin with ``prefix``, one flat fp32 vector in the names' order."""
     from safetensors.torch import load_file
 
     if not Path(path).is_file():
@@ -66,10 +66,12 @@ def load(path: str) -> torch.Tensor:
     except Exception as error:
         raise CodecError(f"{path!r} can't be read as safetensors: {error}") from error
     parts = [
-        tensors[name].reshape(-1).to(torch.float32) for name in sorted(tensors) if tensors[name].is_floating_point()
+        tensors[name].reshape(-1).to(torch.float32)
+        for name in sorted(tensors)
+        if tensors[name].is_floating_point() and name.startswith(prefix)
     ]
     if not parts:
-        raise CodecError(f"{path!r} has no float tensor")
+        raise CodecError(f"{path!r} has no float tensor{f' called {prefix}...' if prefix else ''}")
     return torch.cat(parts)
 
 

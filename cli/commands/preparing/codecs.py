@@ -1,4 +1,4 @@
-"""``farflung codecs`` and ``farflung codecs measure``."""
+"""``farflung codecs``, ``farflung codecs measure`` and ``farflung codecs advise``."""
 
 from typing import Annotated
 
@@ -55,3 +55,22 @@ def measure(
         allow_code=tuple(allow_code or ()),
     )
     output.record(record) if output.json else show_measured(output, record)
+
+
+def advise(
+    output: Output,
+    path: Annotated[str, typer.Argument(metavar="GRADIENTS|STATE", help="A safetensors file, or a state folder.")],
+    *,
+    link: Annotated[str, typer.Option(metavar="RATE", help="Of each member, e.g. 100mbit.")],
+    step: Annotated[float, typer.Option(min=1e-6, metavar="SECONDS", help="What a step computes for.")],
+    members: Annotated[int, typer.Option(min=2, metavar="N", help="How many average their updates.")] = 8,
+) -> None:
+    """Say which codec a link allows, and what it costs in loss.
+
+    Gradients are yours, of a typical step; of a run those count that its optimiser keeps the mean of.
+    """
+    from ...codecs import advise as advised
+    from ...screen.tables import show_advice
+
+    made = advised(path, members, link, step)
+    output.record(made) if output.json else show_advice(output, made)

@@ -1,0 +1,66 @@
+"""Which codec a link allows: the arithmetic, the words, and what the command says of a file."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from farflung.cli.advice import RARE, advise, choices, chosen, sentence
+
+
+def test_a_round_sends_and_publishes():
+    (first, *_) = choices(1_000_000, 4, 100e6)
+    assert (first.mode, first.codec, first.bits) == ("gradient", "none", 32.0)
+    assert first.seconds == pytest.approx(2 * 3 / 4 * 32e6 / 100e6)
+
+
+@pytest.mark.parametrize(
+    ("rate", "mode", "codec", "every"),
+    [
+        (100e9, "gradient", "none", 1),
+        (2e9, "gradient", "int8", 1),
+        (100e6, "delta", "cocktail", 1),
+        (1e6, "delta", "cocktail", RARE),
+    ],
+)
+def test_the_slower_the_link_the_less_goes(rate, mode, codec, every):
+    best = chosen(choices(124_000_000, 8, rate), 1.0)
+    assert best is not None
+    assert (best.mode, best.codec.partition(":")[0], best.every) == (mode, codec, every)
+    assert best.seconds <= best.every
+    words = sentence(best, best, 1.0)
+    assert f'mode = "{mode}"' in words and (f"every = {every}" in words) == (every > 1)
+
+
+def test_a_link_that_is_too_slow_for_everything_is_said():
+    found = choices(70_000_000_000, 8, 1e6)
+    assert chosen(found, 1.0) is None
+    assert "No codec hides behind a step of 1 s" in sentence(None, found[-1], 1.0)
+
+
+def test_costs_are_told_where_they_are_measured():
+    rows = advise(1000, 2, 1e6, 1.0)["choices"]
+    costs = {(row["mode"], row["every"], row["codec"]): row["loss"] for row in rows}
+    assert costs["gradient", 1, "int8"] == "+0.04 %"
+    assert costs["delta", 1, "cocktail:random=0.1,top=0.2,bits=4"].startswith("+4.4 %")
+    assert costs["delta", RARE, "int8"] == costs["gradient", 1, "bf16"] == "not measured"
+
+
+def test_the_command_measures_errors_on_the_file(nursery, tmp_path):
+    path = tmp_path / "gradients.safetensors"
+    save_file({"a": torch.randn(4096), "b": torch.randn(64, 64)}, path)
+    words = ["codecs", "advise", str(path), "--link", "100mbit", "--step", "0.0005", "--members", "4", "--json"]
+    done = nursery.run(*words)
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert made["parameters"] == 8192
+    errors = [row["error"] for row in made["choices"][:3]]
+    assert errors[0] == 0 and 0 < errors[1] < errors[2] < 1e-3  # none, bf16, int8
+    assert made["advice"].startswith('[updates] mode = "delta"')
+
+
+def test_what_it_cannot_take_gets_a_sentence(nursery, tmp_path):
+    for path, link, words in ((tmp_path / "none.safetensors", "1mbit", "there is no file"), (tmp_path, "7", "no rate")):
+        done = nursery.run("codecs", "advise", str(path), "--link", link, "--step", "1")
+        assert done.returncode != 0 and words in done.stderr, done.stderr
