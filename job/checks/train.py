@@ -40,6 +40,9 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
         if job.model.build is not None:
             sentence = "train.optimizer = 'muon' is for language models, whose embedding and head are known"
             yield ("train", "optimizer"), f"{sentence}; allowed with model.build: adamw, sgd, lamb, lion"
+    if train.compile and job.model.lora is not None and job.model.lora.base in ("int8", "nf4"):
+        sentence = f"not yet: train.compile with model.lora.base = {job.model.lora.base!r}"
+        yield ("train", "compile"), f"{sentence}; write compile = false"
     dropout = job.model.dropout or (job.model.lora is not None and job.model.lora.dropout)
     if train.compile and (dropout or job.model.parameters):
         why = "masks of dropout are drawn by sample" if dropout else "members compute with loops of their own"

@@ -22,8 +22,9 @@ class Lora(Table):
         default=16.0, gt=0, allow_inf_nan=False, description="a number above 0: adapters count alpha / rank"
     )
     rslora: bool = Field(default=False, description="true or false: adapters count alpha / sqrt(rank)")
-    base: Annotated[Literal["fp32", "bf16"], choice("fp32", "bf16", later=("int8", "nf4"))] = Field(
-        default="fp32", description='fp32, bf16 (with train.precision = "bf16"): what the frozen matrices are kept in'
+    base: Annotated[Literal["fp32", "bf16", "int8", "nf4"], choice("fp32", "bf16", "int8", "nf4")] = Field(
+        default="fp32",
+        description='fp32, bf16 (with train.precision = "bf16"), int8, nf4: what the frozen matrices are kept in',
     )
     dropout: float = Field(
         default=0.0, ge=0, lt=1, description="a number from 0 to less than 1: the part of an adapter's inputs left out"

@@ -17,6 +17,7 @@ from ...proto.errors import FarflungError
 from ..models.definition import LanguageModel
 from ..models.factory import model_of
 from ..models.lora import base_name
+from ..models.quantised import fill
 from ..models.weights.pretrained import initial_weights, weights_of
 from .export import Checkpoint, check_base, check_whole, open_tensors
 from .sampling import next_token, window_start
@@ -50,7 +51,11 @@ def _layer(
     inputs, tokens = given
     stage = definition.build(layer, layer).eval()
     for name, parameter in stage.named_parameters():
-        parameter.data = read(name)
+        values = read(name)
+        if parameter.dtype == torch.uint8:
+            fill(parameter.data, values)
+        else:
+            parameter.data = values
     stage.tokens = tokens
     output: Tensor = stage(inputs)
     return output

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from ...job.tables.model import Lora
 from ...proto.errors import FarflungError
 from .definition import LanguageModel, ModelDefinition, generator
+from .quantised import CODES, fill, pack_layers
 from .stage import LanguageStage
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -56,6 +57,12 @@ class LoraModel(LanguageModel):
         self.shapes = {name: shape for name, shape in everything.items() if is_adapter(name)}
         self.frozen = {base_name(name): shape for name, shape in everything.items() if not is_adapter(name)}
         self.frozen_dtype = torch.bfloat16 if lora.base == "bf16" else torch.float32
+        self.packed: set[str] = set()
+        """Frozen parameters that are kept in 8 or 4 bits a weight."""
+        if lora.base in CODES:
+            for index in range(count):
+                inside = pack_layers([self._block(index)], lora.base)
+                self.packed |= {base_name(f"{self._block_path(index)}.{name}") for name in inside}
         self.adapted = {name.partition(".lora_A.")[0] for name in self.shapes if ".lora_A." in name}
         """Paths of the modules that have an adapter."""
 
@@ -107,8 +114,9 @@ def load_frozen(stage: nn.Module, read: Callable[[str], Tensor]) -> dict[str, in
     with torch.no_grad():
         for name, parameter in stage.named_parameters():
             if not parameter.requires_grad:
-                values = read(base_name(name)).float()
-                parameter.copy_(values)
+                values = read(base_name(name))
+                fill(parameter, values)
+                values = parameter.detach().cpu() if parameter.dtype == torch.uint8 else values.float()
                 raw = values.contiguous().view(-1).view(torch.uint8).numpy().data
                 digests[base_name(name)] = xxhash.xxh3_64_intdigest(raw)
     return digests

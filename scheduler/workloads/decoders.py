@@ -135,6 +135,10 @@ def decoder_layers(shape: Shape, precision: str = "fp32") -> tuple[Layer, ...]:
     )
 
 
+_PACKED = {"int8": 68 / 256, "nf4": 36 / 256}
+"""What a frozen matrix of a block takes of fp32, with the largest magnitude of each 64 weights."""
+
+
 def adapter_layers(shape: Shape, lora: Mapping[str, Any], precision: str = "fp32") -> tuple[Layer, ...]:
     """The layers of a run that trains adapters ([model.lora]): the blocks, the first with the embedding, the last with
     the head, whose weights are frozen.
@@ -155,6 +159,9 @@ def adapter_layers(shape: Shape, lora: Mapping[str, Any], precision: str = "fp32
             )
     trained = rank * sum(inputs + outputs for name in targets for inputs, outputs in matrices[name])
     layers, half = [], lora.get("base") == "bf16"
+    sizes = [inputs * outputs for pairs in matrices.values() for inputs, outputs in pairs]
+    packed = _PACKED.get(str(lora.get("base")))
+    saved = 0.0 if packed is None else sum(sizes) * (1 - packed)
     for index in range(1, len(whole) - 1):
         parts = whole[0 if index == 1 else index : index + 1 + (index == len(whole) - 2)]
         layers.append(
@@ -164,8 +171,8 @@ def adapter_layers(shape: Shape, lora: Mapping[str, Any], precision: str = "fp32
                 sum(part.flops for part in parts) * 2 / 3 + 2.0 * shape.context * trained,
                 1 if index == len(whole) - 2 else whole[index].activation,
                 sum(part.stored for part in parts),
-                sum(part.parameters for part in parts) // (2 if half else 1),
-                0 if half else sum(part.copies for part in parts),
+                round(sum(part.parameters for part in parts) * (0.5 if half else 1) - saved),
+                max(sizes) if saved else 0 if half else sum(part.copies for part in parts),
                 max(part.working for part in parts),
             )
         )

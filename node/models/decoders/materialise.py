@@ -23,6 +23,7 @@ def materialise(modules: Iterable[nn.Module], device: torch.device, frozen: torc
                 if id(parameter) not in made:
                     matrix = not parameter.requires_grad and parameter.dim() > 1
                     dtype = frozen if matrix else torch.float32
+                    dtype = torch.uint8 if parameter.dtype == torch.uint8 else dtype  # packed: see quantised.py
                     real = torch.empty(parameter.shape, dtype=dtype, device=device)
                     made[id(parameter)] = nn.Parameter(real, requires_grad=parameter.requires_grad)
                 module.register_parameter(name, made[id(parameter)])

@@ -30,6 +30,7 @@ from ..definition import LanguageModel
 from ..factory import model_of
 from ..lora import LoraModel
 from ..preferences import PreferenceModel
+from ..quantised import packed_size
 from ..subspace import SubspaceModel
 from ..weights.pretrained import check, weights_of
 from .kept import Kept
@@ -146,18 +147,22 @@ def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[La
         last = layer == len(definition.layers) - 1
         parts = whole[layer + (layer > 0) : layer + 2 + last]
         trained = sum(math.prod(definition.shapes[each]) for each in definition.parameter_names(layer, layer))
+        packed = definition.packed.intersection(definition.frozen_names[layer])
+        sizes = [math.prod(definition.frozen[each]) for each in packed]
+        kept = sum(packed_size(size, definition.lora.base) for size in sizes) / 4
+        others = sum(part.parameters for part in parts) - sum(sizes)
         profiles.append(
             LayerProfile(
                 name=name,
                 parameters=trained,
-                frozen=round(sum(part.parameters for part in parts) * (0.5 if half else 1.0)),
+                frozen=round(others * (0.5 if half else 1.0) + kept),
                 flops_per_sample=sum(part.flops_per_sample for part in parts) * (1 if twice else 2 / 3)
                 + 6.0 * context * trained,
                 activation_elements_per_sample=0
                 if last
                 else context * int(definition.config.hidden_size) * (1 + twice),
                 stored_elements_per_sample=sum(part.stored_elements_per_sample for part in parts),
-                copied_elements=0 if half else sum(part.copied_elements for part in parts),
+                copied_elements=max(sizes) if sizes else 0 if half else sum(part.copied_elements for part in parts),
                 working_elements_per_sample=max(part.working_elements_per_sample for part in parts) * (1 + twice),
             )
         )

@@ -15,6 +15,7 @@ from ....proto import control_pb2
 from ....scheduler import Plan
 from ...context import NodeContext
 from ...models.lora import base_digests, load_frozen
+from ...models.quantised import fill
 from ...models.weights.pretrained import initial_weights, weights_of
 from ..stage_state import BASE, StageState, base_of
 from .traffic import StateTraffic
@@ -63,7 +64,7 @@ class BaseLoader:
         weights = weights_of(context.job, context.facts, context.wire.fetch)
         for name in names:
             values = initial_weights(context.definition, [name], context.job.run.seed, weights)[name]
-            places[name].copy_(values.float())
+            fill(places[name], values.float())
             self.loaded[name] = places[name]
             self._traffic.server.ready(BASE + name)
             context.wire.worked()

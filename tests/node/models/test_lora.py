@@ -294,7 +294,7 @@ def test_without_peft_it_says_what_to_install(tmp_path, monkeypatch):
         ("rank = 0", "job.toml:6: model.lora.rank = 0 is wrong: allowed is a whole number"),
         ('targets = ["c_attn", 3]', "model.lora.targets = 3 is wrong: allowed is names of"),
         ('base = "bf16"', r'job.toml:6: model.lora.base = "bf16" computes in bf16: it needs train.precision'),
-        ('base = "nf4"', "not yet: 'nf4' is not supported by this version"),
+        ('base = "int4"', "'int4' is not one of fp32, bf16, int8, nf4; did you mean 'int8'"),
         ("dropout = 1.0", "job.toml:6: model.lora.dropout = 1.0 is wrong: allowed is a number from 0"),
         ("[parallel]\nstages = 3", "job.toml:7: parallel.stages = 3 is more than the model's 2 blocks"),
     ],
