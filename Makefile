@@ -40,7 +40,7 @@ test: install    ## the whole quick suite
 	@# tests/node_io apart, and beside the others: gRPC's asyncio takes one event loop a process, and these have their own
 	@mkdir -p build
 	$(BIN)/python -m pytest tests/node_io >build/node_io.log 2>&1 & beside=$$!; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/node_io; status=$$?; \
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/node_io; status=$$?; \
 	wait $$beside || status=1; cat build/node_io.log; exit $$status
 
 wan: install     ## train over emulated WANs (needs root, iproute2 and /dev/net/tun; skipped without)

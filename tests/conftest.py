@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from forked import IN_ITS_PLACE, WHERE
@@ -26,9 +27,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+WAITING = {"cli", "failures", "recipes", "run", "serve", "web"}
+"""Folders whose tests wait for processes and clocks most of their time; the others compute."""
+
+LONGEST = {
+    *("test_fast.py", "test_zoo.py", "test_kernels.py", "test_follow.py", "test_equality.py", "test_faults.py"),
+    *("test_handover.py", "test_views.py", "test_nodes_die.py", "test_joiners.py", "test_library.py", "test_kills.py"),
+}
+"""Files that take long. One that began last would leave the other workers idle."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files whose tests start processes come first: a long one that began last would leave the other workers idle."""
-    items.sort(key=lambda item: not {"cli", "failures", "recipes"} & set(item.path.parts))
+    """Files that wait beside files that compute from the beginning to the end, so that processors are neither idle nor
+    wanted by all at once; of both kinds the longest first."""
+    kinds: tuple[dict[Path, None], dict[Path, None]] = {}, {}
+    for item in sorted(items, key=lambda item: item.path.name not in LONGEST):
+        kinds[bool(WAITING & set(item.path.parts))][item.path] = None
+    place = {path: at / len(files) for files in kinds for at, path in enumerate(files)}
+    items.sort(key=lambda item: place[item.path])
 
 
 SHARED_NURSERY = "FARM_SHARED_NURSERY"

@@ -399,13 +399,13 @@ def fake_node():
 
 
 @pytest.fixture
-def process(tmp_path):
+def process(nursery, tmp_path):
     """``process(job, ...)`` starts a coordinator as a process of its own; all end with the test."""
     started: list[CoordinatorProcess] = []
 
     def start(job, **keys) -> CoordinatorProcess:
         keys = {"state": tmp_path / "state", "profile_command": PROFILE_COMMAND, "timing": TIMING, **keys}
-        started.append(CoordinatorProcess(job, **keys))
+        started.append(CoordinatorProcess(nursery, job, **keys))
         return started[-1]
 
     yield start

@@ -1,15 +1,13 @@
 """What the documents tell people to type: farflung parses its words, and what is quick is run."""
 
 import importlib.util
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from documents import DOCUMENTS, ROOT, Typed, farflungs, name_of, typed
+from quick_start import Nursery
 from words import check_words
 
 from farflung.__main__ import app
@@ -139,7 +137,7 @@ eval_every = 0
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the pages speak of: a job and its data, a cluster, a model folder, a finished run."""
     folder = tmp_path_factory.mktemp("world")
     (folder / "data").mkdir()
@@ -151,9 +149,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cluster = re.search(r"```json\n(.*?)```", text, re.DOTALL)
     assert cluster is not None
     (folder / "cluster.json").write_text(cluster[1])
-    command = [sys.executable, "-m", "farflung", "run", "small.toml", "--nodes", "1", "--state", "small"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=800, env=environment)
+    words = ("run", "small.toml", "--nodes", "1", "--state", "small")
+    done = nursery.run(*words, cwd=folder, timeout=800, FARM_FORKS="1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert execute(app, ["export", str(folder / "small"), str(folder / "model")]) == 0
     return folder

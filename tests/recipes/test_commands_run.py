@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 from linters import DEPLOY
+from quick_start import Nursery, Started
 
 from farflung.proto.words.link import parse_link
 
@@ -53,25 +55,17 @@ def words_here(service: str, folder: Path) -> list[str]:
 
 
 @contextmanager
-def started(words: list[str], log: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    environment = {name: value for name, value in os.environ.items() if name != "FARFLUNG_LINK"}
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "farflung", *words],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env={**environment, "OMP_NUM_THREADS": "1"},
-        )
+def started(nursery: Nursery, words: list[str], log: Path) -> "Iterator[Started]":
+    process = nursery.start(*words, out=log, errors=log, OMP_NUM_THREADS="1", FARFLUNG_LINK="")
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def healthy(port: int) -> bool:
@@ -85,21 +79,21 @@ def healthy(port: int) -> bool:
 
 
 @pytest.mark.timeout(900)
-def test_the_composed_run_trains_and_its_link_is_nobodys_business(tmp_path: Path) -> None:
+def test_the_composed_run_trains_and_its_link_is_nobodys_business(nursery: Nursery, tmp_path: Path) -> None:
     (tmp_path / "job" / "data").mkdir(parents=True)
     (tmp_path / "job" / "job.toml").write_text(JOB)
     (tmp_path / "job" / "data" / "a.txt").write_text("To be, or not to be, that is the question.\n" * 300)
     link = tmp_path / "link" / "link"
     log, node_log = tmp_path / "coordinator.log", tmp_path / "node.log"
     node_words = words_here("node", tmp_path)
-    with started(words_here("coordinator", tmp_path), log) as coordinator:
+    with started(nursery, words_here("coordinator", tmp_path), log) as coordinator:
         deadline = time.monotonic() + PATIENCE
         while not link.exists():
             assert coordinator.poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(0.2)
         written = parse_link(link.read_text())
         assert healthy(written.port)
-        with started(node_words, node_log) as node:
+        with started(nursery, node_words, node_log) as node:
             ticket = str(written).split("#")[1]
             assert not any(ticket in word for word in node_words)
             assert node.wait(PATIENCE) == 0, node_log.read_text()

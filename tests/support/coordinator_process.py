@@ -4,11 +4,11 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
+
+from quick_start import Nursery, Started
 
 from farflung.scheduler.plans import Plan
 
@@ -29,31 +29,41 @@ def pairs(names, current, broken):
 class CoordinatorProcess:
     """Its events in order, as it printed them."""
 
-    def __init__(self, job: Path, environment: dict[str, str] | None = None, **options) -> None:
-        self.events: list[dict] = []
+    def __init__(self, nursery: Nursery, job: Path, environment: dict[str, str] | None = None, **options) -> None:
         self.state = Path(options["state"])
-        words = [sys.executable, __file__, json.dumps({"job": job, **options}, default=str)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
-        self._errors = self.state.parent / f"{self.state.name}-{time.monotonic_ns()}.log"
-        with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(
-                words, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, start_new_session=True
-            )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._events: list[dict] = []
+        self._read = 0
+        path = self.state.parent / f"{self.state.name}-{time.monotonic_ns()}"
+        self._said, self._errors = path.with_suffix(".events"), path.with_suffix(".log")
+        self._said.touch()
+        order = {
+            "words": ["python", __file__, json.dumps({"job": job, **options}, default=str)],
+            "environment": {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+            "cwd": str(Path.cwd()),
+            "stdout": str(self._said),
+            "stderr": str(self._errors),
+        }
+        self._process = Started(nursery, nursery.begin(order))
 
-    def _read(self) -> None:
-        for line in self._process.stdout:
-            self.events.append(json.loads(line))
+    @property
+    def events(self) -> list[dict]:
+        """All that it has said so far."""
+        with self._said.open("rb") as file:
+            file.seek(self._read)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read += len(whole)
+        self._events += [json.loads(line) for line in whole.splitlines()]
+        return self._events
 
     async def event(self, kind, number=1, timeout=120.0, **keys):
         """The ``number``-th event of that kind with these values, waited for."""
         deadline = time.monotonic() + timeout
         while True:
-            ended = self._process.poll() is not None and not self._reader.is_alive()
+            ended = self._process.poll() is not None
             fits = [
                 one
-                for one in list(self.events)
+                for one in self.events
                 if one["event"] == kind and all(one.get(key) == value for key, value in keys.items())
             ]
             if len(fits) >= number:
@@ -65,8 +75,10 @@ class CoordinatorProcess:
     async def said(self, words, timeout=120.0):
         """A notice or warning with these words in it, waited for."""
         deadline = time.monotonic() + timeout
-        while not any(words in one.get("message", "") for one in list(self.events)):
+        while True:
             running = self._process.poll() is None and time.monotonic() < deadline
+            if any(words in one.get("message", "") for one in self.events):
+                return
             assert running, f"nobody said {words!r}: {self.events}; {self.errors[-3000:]}"
             await asyncio.sleep(0.01)
 
@@ -85,10 +97,8 @@ class CoordinatorProcess:
     def kill(self) -> None:
         """kill -9, also of the profile that it may have started."""
         if self._process.poll() is None:  # of one that has ended the number may be another's by now
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
-        self._reader.join()
-        self._process.stdout.close()
 
     async def ended(self, timeout=120.0) -> int:
         """Its exit status, waited for."""

@@ -58,11 +58,13 @@ def remembers(folder, ask):
     quick = tuple(forked.module(cost.__name__))
 
     async def read_profile(job, vocabulary, command):
+        if command != facts.PROFILE_COMMAND:
+            return await ask(job, vocabulary, command)  # another's answers may be others
         asked = question(job, vocabulary)
         known = folder / hashlib.sha256(json.dumps(asked).encode()).hexdigest()
         if known.exists():
             return Profile.model_validate_json(known.read_text())
-        answer = await ask(job, vocabulary, quick if command == facts.PROFILE_COMMAND else command)
+        answer = await ask(job, vocabulary, quick)
         half = known.with_suffix(f".{os.getpid()}")
         half.write_text(answer.model_dump_json())
         half.rename(known)

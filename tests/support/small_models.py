@@ -117,7 +117,7 @@ def job_of(folder: Path, **lora: Any) -> Job:
 
 
 def table() -> str:
-    """The table of docs/how-to/models.md: a row for each family, whose every mark is a test of tests/models/zoo."""
+    """The table of docs/how-to/models.md: a row a family, whose every mark is a test of tests/node/models/zoo."""
     families = dict.fromkeys(case.family for case in CASES)
     columns = ("family", "small models that are tested", "load", "logits", "gradients", "export", "LoRA", "generate")
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]

@@ -69,7 +69,7 @@ def refused(kind: str, why: str) -> FarflungError:
     return FarflungError(
         f"the model family {kind!r} can't be cut into stages: {why}",
         hint=f"farflung trains decoders whose blocks hand on one hidden state; where {kind} does, its row is missing: "
-        f"add FAMILIES[{kind!r}] in farflung/node/models/decoders/families.py and a case in tests/models/zoo "
+        f"add FAMILIES[{kind!r}] in farflung/node/models/decoders/families.py and a case in tests/node/models/zoo "
         "(docs/how-to/models.md says how)",
     )
 

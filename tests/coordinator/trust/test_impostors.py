@@ -5,8 +5,6 @@ import contextlib
 import dataclasses
 import datetime
 import json
-import os
-import sys
 
 import grpc.aio
 import pytest
@@ -115,16 +113,15 @@ async def in_the_middle(real, key, certificates):
         await server.stop(0)
 
 
-async def farflung(*words):
+@pytest.fixture
+def farflung(nursery):
     """(exit status, stdout) of a command in a process of its own."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "farflung", *words, "--json"),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env=os.environ,
-    )
-    out, _ = await asyncio.wait_for(process.communicate(), 120)
-    return process.returncode, out.decode()
+
+    async def run(*words):
+        done = await asyncio.to_thread(nursery.run, *words, "--json")
+        return done.returncode, done.stdout
+
+    return run
 
 
 KINDS = [
@@ -137,7 +134,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_nobody_passes_as_the_coordinator(cluster, kind):
+async def test_nobody_passes_as_the_coordinator(cluster, farflung, kind):
     """The certificate is looked at on one connection and used on another: the impostor takes the second."""
     coordinator = cluster.coordinator()
     link = await coordinator.link
@@ -148,7 +145,7 @@ async def test_nobody_passes_as_the_coordinator(cluster, kind):
         assert status != 0 and not impostor.heard, out
 
 
-async def test_no_command_and_no_join_reaches_an_impostor(cluster, tmp_path):
+async def test_no_command_and_no_join_reaches_an_impostor(cluster, farflung, tmp_path):
     coordinator = cluster.coordinator()
     link = await coordinator.link
     authority = load_authority(coordinator.state / IDENTITY)

@@ -210,5 +210,5 @@ def test_what_can_not_be_cut_is_refused_with_the_row_that_is_missing(
 
 
 def test_the_table_in_the_docs_is_of_these_tests() -> None:
-    page = (Path(__file__).parents[3] / "docs/how-to/models.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs/how-to/models.md").read_text(encoding="utf-8")
     assert table() in page, f"docs/how-to/models.md should have:\n{table()}"
