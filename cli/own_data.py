@@ -1,4 +1,4 @@
-"""A node's private data (``[data] where = "node"``): read and tokenised on the node, and seen by nobody else."""
+"""A node's private data (``[data] where = "node"``): read and tokenised on the node, which sends none of it."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def with_value(job: Job, text: str, check_codec: CheckCodec | None = None) -> tu
 
 
 def _value(text: str) -> Any:
-    """A value as a job file has it; what is none is a word."""
+    """A value parsed as TOML; text that is no TOML value becomes a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,6 +1,6 @@
-"""What a plan chooses of a job: keys that say "auto", of which the plan of each view has the value.
+"""Job keys that say "auto": the plan of each view chooses their values.
 
-Nodes and the coordinator work with ``with_chosen``; a plan may choose what the job leaves open and nothing else.
+Nodes and the coordinator use ``with_chosen``; a plan may choose only what the job leaves open.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def left_open(job: Job) -> tuple[str, ...]:
 
 
 def with_chosen(job: Job, chosen: Mapping[str, Any]) -> Job:
-    """The job with what a plan chose in the place of "auto". A job that leaves nothing open is returned as it is."""
+    """The job with the plan's choices instead of "auto". A job without "auto" is returned as it is."""
     tables: dict[str, Any] = {}
     for key, value in chosen.items():
         if key in KINDS:
@@ -32,7 +32,7 @@ def with_chosen(job: Job, chosen: Mapping[str, Any]) -> Job:
 
 
 def every_of(job: Job, chosen: Mapping[str, Any]) -> int:
-    """Steps between the rounds of one piece of the weights in a view; at most so many where its plan does not say."""
+    """Steps between the rounds of one fragment of the weights in a view; the most, if its plan does not say."""
     every = chosen.get(EVERY_KEY, job.updates.every)
     return every if isinstance(every, int) else EVERY[-1]
 

@@ -35,7 +35,7 @@ def settled(job: Job, samples: int, steps: int) -> tuple[Job, str]:
 
 
 def with_forward(job: Job, codec: str) -> Job:
-    """The job with this codec in the place of "auto"."""
+    """The job with this codec instead of "auto"."""
     back = BACK if job.activations.backward == AUTO else job.activations.backward
     settled = job.activations.model_copy(update={"forward": codec, "backward": back, "by_link": True})
     return job.model_copy(update={"activations": settled})

@@ -147,7 +147,7 @@ class Train(Table):
 
 
 class Parallel(Table):
-    """``[parallel]``: the cluster's shape. ``min_nodes``: the run starts when so many nodes are in."""
+    """``[parallel]``: the cluster's shape. ``min_nodes``: the run starts when this many nodes have joined."""
 
     stages: Literal["auto"] | Count = Field(default="auto", description='"auto" or a whole number')
     pipelines: Literal["auto"] | Count = Field(default="auto", description='"auto" or a whole number')

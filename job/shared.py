@@ -48,13 +48,13 @@ def _told_sources(of: Data | Mixed | EvalSet) -> dict[str, list[str]]:
 
 
 def told(text: str) -> str:
-    """A sentence with its addresses as they may be told."""
+    """A sentence without the secrets of its addresses."""
     return _IN_TEXT.sub(lambda found: without_secrets(found[0]), text)
 
 
 def without_secrets(address: str) -> str:
-    """An address as it may be told: ``s3://KEY:SECRET@bucket/a?token=x`` is ``s3://bucket/a``. Of several in a row
-    (``simplecache::s3://...``) each; anything that is no address is left as it is."""
+    """An address without its secrets: ``s3://KEY:SECRET@bucket/a?token=x`` becomes ``s3://bucket/a``. Chained addresses
+    (``simplecache::s3://...``) too; what is no address stays as it is."""
     if "://" not in address:
         return address
     parts: list[str] = []

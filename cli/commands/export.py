@@ -17,7 +17,7 @@ def export(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
     *,
     step: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="The checkpoint of which step.", show_default="the newest")
+        int | None, typer.Option(min=0, metavar="N", help="The checkpoint of this step.", show_default="the newest")
     ] = None,
     merge: Annotated[
         bool, typer.Option("--merge", help="The whole model where adapters were trained ([model.lora]).")

@@ -26,7 +26,7 @@ def generate(
         int, typer.Option(min=0, max=2**63 - 1, metavar="N", help="The same seed gives the same text.")
     ] = 1,
     step: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="The checkpoint of which step.", show_default="the newest")
+        int | None, typer.Option(min=0, metavar="N", help="The checkpoint of this step.", show_default="the newest")
     ] = None,
     through: Annotated[
         str | None,

@@ -64,7 +64,7 @@ def join(
     max_disk: Annotated[
         str | None, typer.Option(metavar="SIZE", help="The most that it keeps of the training data, e.g. 20GB.")
     ] = None,
-    hours: Annotated[float | None, typer.Option(min=0.0, metavar="H", help="It leaves after so many hours.")] = None,
+    hours: Annotated[float | None, typer.Option(min=0.0, metavar="H", help="Leave after H hours.")] = None,
     patience: Annotated[
         str | None,
         typer.Option(

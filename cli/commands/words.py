@@ -20,4 +20,4 @@ Target = Annotated[
 ]
 TheNode = Annotated[str, typer.Argument(metavar="NODE", help="The node.")]
 Node = Annotated[str | None, typer.Argument(metavar="NODE", help="The node; without it, the whole run.")]
-Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, for those who look at the run.")]
+Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, shown by status and the page.")]

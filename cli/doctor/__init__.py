@@ -1,4 +1,4 @@
 """``farflung doctor``: checks of this machine and of a run that it may join.
 
-Nothing is changed and nobody joins: what a check needs it asks for, and whatever it can't find out is its answer.
+Checks change nothing and do not join. Each states what it needs; what it cannot find out becomes its answer.
 """

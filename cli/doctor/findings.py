@@ -39,7 +39,7 @@ def show(output: Output, findings: Iterator[Finding]) -> int:
 
 
 def found_lines(finding: Finding, columns: int) -> list[str]:
-    """What was found, as lines of at most so many columns with the text below itself; 0: one line."""
+    """The findings as lines of at most this many columns, with hanging indents; 0: one line each."""
     head = f"{'ok ' if finding.ok else 'NO '} {finding.check:<12} "
     if columns <= len(head) + 20:
         return [head + finding.found]

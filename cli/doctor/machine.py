@@ -69,7 +69,7 @@ RECOMMENDED = {
     "net.ipv4.tcp_rmem": "4096 131072 33554432",
     "net.ipv4.tcp_slow_start_after_idle": "0",
 }
-"""With these one connection fills 500 Mbit/s at 300 ms, and a loss is no reason for it to slow down."""
+"""Congestion controls with which one connection fills 500 Mbit/s at 300 ms, and does not slow down at each loss."""
 
 
 def network(settings: Path = Path("/proc/sys")) -> Finding:

@@ -60,7 +60,7 @@ eval_every = 50
 stages = "auto"                 # how many pieces the model is cut into; or a number
 pipelines = "auto"              # how many copies of it train; or a number
 schedule = "1f1b"               # 1f1b | gpipe | interleaved | auto
-min_nodes = {nodes:<19} # the run starts when so many nodes have joined
+min_nodes = {nodes:<19} # the run starts when this many nodes have joined
 
 [updates]
 mode = "delta"                  # delta: compressed changes of weights | gradient: exactly data-parallel SGD
@@ -245,8 +245,8 @@ def _hardware(devices: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _quoted(path: Path, start: Path) -> str:
-    """A path as the job file has it: from its own folder, so that both can be moved together; whole where nothing but
-    the root is common to them."""
+    """A path as the job file has it: from its own folder, so that both can be moved together; absolute where only
+    the root is common."""
     whole, beside = path.resolve(), start.resolve()
     near = os.path.commonpath([whole, beside]) != whole.anchor
     text = Path(os.path.relpath(whole, beside)).as_posix() if near else str(whole)

@@ -1,4 +1,4 @@
-"""What is asked of a run that exists: its status, a watch of it, commands, a profile, a text, a checkpoint.
+"""Requests to an existing run: its status, a live view of it, commands, a profile, a text, a checkpoint.
 
-How an answer looks is the screens'; what a command does, the coordinator's.
+How an answer looks is decided in screen/; what a command does, by the coordinator.
 """

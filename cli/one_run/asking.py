@@ -1,4 +1,4 @@
-"""What is asked of a running coordinator, and what a state folder says in its place."""
+"""Asks a running coordinator, or reads the state folder instead."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

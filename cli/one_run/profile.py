@@ -54,7 +54,7 @@ def default_path(state: str) -> Path:
 
 
 def sentences(found: dict[str, Any]) -> str:
-    """What a person is told of a trace."""
+    """A trace in sentences for people."""
     steps = [
         f"{name}: {f'steps {done[0]} to {done[-1]}' if done else 'no whole step'}"
         for name, done in found["nodes"].items()

@@ -80,7 +80,7 @@ def held_up(record: Record) -> str:
 
 
 def judged(ledger: Sequence[Record]) -> str:
-    """What the nodes' contributions were worth as others have judged them, as a line; empty where nobody has."""
+    """The judges' scores of the nodes' contributions, as a line; empty without scores."""
     known = [f"{one['node']} {one['score']:.2f}" for one in ledger if one.get("score") is not None]
     return f"judged by the others (1 is usual): {', '.join(known)}" if known else ""
 

@@ -127,7 +127,7 @@ def describe(network: Network, workload: Workload, made: Plan) -> dict[str, Any]
 
 
 def finish_of(result: Mapping[str, Any], tokens: float) -> dict[str, Any]:
-    """When a plan has trained so many tokens, in days, and what it has cost by then (None without prices)."""
+    """How many days a plan takes for this many tokens, and what they cost (None without prices)."""
     billions, dollars = tokens / 1e9, result["dollars_per_billion_tokens"]
     return {
         "tokens": round(tokens),

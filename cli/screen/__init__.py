@@ -1,4 +1,4 @@
 """How results look: JSON lines for scripts; tables, sentences and progress bars for people.
 
-Only the form is decided here, never what is true of a run.
+Only the form is decided here; what a run does comes in its events.
 """

@@ -1,8 +1,8 @@
 """What a command says: JSON lines for scripts, text for people; and what an error looks like to either.
 
 Results go to stdout, logs and errors to stderr. With ``--json`` stdout carries one object a line and nothing else.
-Every error that leaves a command passes through :func:`explain`, so that there is one place that decides which
-words a person sees and which exit status a script gets.
+Every error that leaves a command passes through :func:`explain`, which alone decides the words that
+a person sees and the exit status that a script gets.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Output:
         self.stdout = stdout if stdout is not None else sys.stdout
         self.stderr = stderr if stderr is not None else sys.stderr
         self.lasts = False
-        """Set by a command that runs for long: it goes on when nobody reads what it says (`| head`), and its status
-        is that of what it did."""
+        """Set by a long-running command: it goes on when its output is closed (`| head`), and its exit status is that
+        of its work."""
 
     @property
     def rich(self) -> bool:

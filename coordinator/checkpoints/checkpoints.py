@@ -73,7 +73,7 @@ class Checkpoints:
         """Complete, and passed over: the next of the same step takes the place."""
         self._changing = threading.Lock()
         self.arrived = 0
-        """Bytes that have arrived since the start: while it grows, somebody sends."""
+        """Bytes received since the start: it grows while a node uploads."""
 
     # ---- receiving ---------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class Checkpoints:
 
     @property
     def open_steps(self) -> tuple[int, ...]:
-        """Of which some files are here, and not all."""
+        """Steps of which some files have arrived, but not all."""
         return tuple(self._open)
 
     def leave_out(self, given_up: Callable[[tuple[int, int]], str]) -> None:
@@ -121,9 +121,9 @@ class Checkpoints:
     def keep_file(
         self, path: Path, era: int, digest: str, shard: Shard, wanted: Expected | None = None
     ) -> Complete | None:
-        """The file at ``path`` is whole: take it to the others of its view. With the last one the checkpoint is.
+        """Put a whole file beside the others of its view. The last file completes the checkpoint.
 
-        A file of a view that is over, or of a step that is complete, is left where it is: nobody needs it.
+        A file of an ended view, or of a step that is complete already, is not needed and stays at ``path``.
         """
         if not 1 <= shard.files <= MAX_FILES:
             raise ShardRefused(f"a checkpoint of {shard.files} files is absurd")

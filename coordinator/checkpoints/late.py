@@ -1,7 +1,7 @@
-"""Checkpoints that are due and do not get complete while the run trains: people hear whose part is not here.
+"""Warns when a checkpoint is overdue while the run trains, and names the nodes whose files are missing.
 
-Nobody is put out for it: uploads have the lowest priority of a link that training may fill. But a run without
-checkpoints, which nobody notices, loses everything with its coordinator or its last node.
+No node is put out for it: uploads have the lowest priority on links that training may fill. But a run without
+checkpoints would lose everything with its coordinator or its last node.
 """
 
 from __future__ import annotations

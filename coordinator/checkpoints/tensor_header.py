@@ -26,7 +26,7 @@ _KIND = re.compile(r"optimizer\.[^.]+\.")
 class Tensors:
     """``least`` to ``most`` elements of each kind in ``kinds``: prefix of the names -> dtype. "": what has no prefix.
 
-    ``own``: so many kinds more, fp32, may be there under ``optimizer.NAME.``: of an optimiser that only members know.
+    ``own``: how many other fp32 kinds may stand under ``optimizer.NAME.``, for an optimiser that only members know.
     """
 
     least: int

@@ -1,11 +1,11 @@
-"""Files of checkpoints on their way in: a stream that broke is followed by one that goes on where the first ended.
+"""Uploads of checkpoint files. After a broken stream, the next one resumes where it ended.
 
-What has arrived of a file stays until the file is whole, its sender begins a later one, or nobody needs it any more.
-So a link that breaks once a minute carries a file of an hour, and no byte goes twice.
+The received part of a file stays until the file is whole, its sender begins a later one, or the file is not needed. So
+an upload of an hour succeeds over a link that breaks every minute, and no byte is sent twice.
 
-A checkpoint is one step's files of all stages. A sender on a slow link leaves steps out: it sends its newest when the
-one before is there. Then nobody else need send that step either (``given_up``), and the others go on to their newest
-too: so all meet at one step, and checkpoints become whole as often as the slowest link allows.
+A checkpoint has the files of all stages for one step. A sender on a slow link skips steps: when an upload ends, it
+sends its newest file. The files of a skipped step are then useless (``given_up``), so the other senders skip to their
+newest too. All meet at one step, and checkpoints complete as often as the slowest link allows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SENDERS = 2
 
 
 class GivenUp(ShardRefused):
-    """Nobody needs the rest of this file."""
+    """The rest of this file is not needed."""
 
 
 def given_up(which: Which, newest: Mapping[str, Which], whole: Callable[[str], bool]) -> str:
@@ -65,7 +65,7 @@ class Incoming:
     def write(self, shard: Shard) -> Complete | None:
         """Take a piece; with the last one the file is kept. Returns the checkpoint that it completed.
 
-        ShardRefused: as `Receiver.write`, or another stream has taken over; GivenUp: nobody needs it any more.
+        ShardRefused: as `Receiver.write`, or another stream has taken over; GivenUp: the file is not needed any more.
         """
         with self._upload.taking:
             if self._stream != self._upload.stream:
@@ -78,7 +78,7 @@ class Incoming:
             return complete
 
     def close(self) -> None:
-        """The stream has ended. What has come of a file that is not whole stays, for a stream that goes on with it."""
+        """The stream has ended. The received part of its file stays, for a stream that resumes it."""
         with self._upload.taking:
             if self._stream != self._upload.stream:
                 return
@@ -99,9 +99,9 @@ class Uploads:
         self._newest: dict[str, Which] = {}
 
     def held(self, owner: Owner, step: int, file: str, view: int) -> int:
-        """Bytes that are here of a file. Whatever an older stream of it still brings is not taken any more.
+        """Bytes of a file that were received. Data of older streams of this file is ignored from now on.
 
-        GivenUp: nobody needs it.
+        GivenUp: the file is not needed.
         """
         if why := self.given_up((view, step)):
             raise GivenUp(why)
@@ -155,7 +155,7 @@ class Uploads:
         return given_up(which, newest, lambda file: self._checkpoints.has_whole(*which, file))
 
     def forget(self, key: tuple[str, str], upload: _Upload) -> None:
-        """Throw away what is left of an upload."""
+        """Delete the received part of an upload."""
         with self._changing:
             if (known := self._open.get(key)) is not None and known[1] is upload:
                 del self._open[key]

@@ -42,7 +42,7 @@ class Pairs:
         self.count = 0
 
     def samples(self, names: Sequence[str]) -> Iterator[npt.NDArray[np.uint32]]:
-        """Rows uint32 [context + 1]. A pair of which either answer has nothing to learn is left out."""
+        """Rows uint32 [context + 1]. A pair is left out if either answer has no token to learn."""
         with contextlib.ExitStack() as stack:
             pairs = (pair for name in names for pair in _pairs(name))
             while some := list(islice(pairs, _ONCE)):

@@ -12,9 +12,9 @@ from .state import Known, Patience
 class Given:
     """Functions of what was measured, which stay the same while one event is decided.
 
-    ``planner``: one that answers at once; without it plans are asked for (questions.py). ``fetch_s(name, plan)``:
-    seconds that a node takes to fetch what it is to hold. ``follow``: whether spares can follow a stage, for which
-    rounds have to be agreed on. ``known``: round trips, rates and speeds.
+    ``planner``: answers at once; without one, plans are asked for (questions.py). ``fetch_s(name, plan)``: seconds
+    that a node takes to fetch the state of its place. ``follow``: whether spares can follow a stage, which needs
+    rounds that are agreed on. ``known``: round trips, rates and speeds.
     """
 
     planner: Planner | None = None

@@ -12,19 +12,20 @@
 * From the announcement of a view to its start its position is pinned: nodes may have taken it over already.
 * A joiner measures its links while the others train; it costs them a view change only if the plan wants it.
 * A spare that goes away changes nothing, unless others still fetch from it.
-* A joiner whose part would take longer to fetch than a step follows its like as a spare first (shadows.py), and gets
-  its place when it has caught up. One that cannot makes the others wait if that is short, or if they cannot do without
-  it; else it stays a spare.
-* Nobody is put out for the seconds that something takes: only when nothing has moved for the patience of the link, of
-  what is being computed, or of both (proto/connections/patience.py).
-* A broken connection between two that answer costs a view change only if it is needed and stays down: most are there
-  again in a moment, and lose nothing.
-* A node that goes away after its last step does, until all have finished: the others may still evaluate with it.
+* A joiner whose state would take longer to fetch than a step first follows a member of its stage as a spare
+  (shadows.py), and gets its place when it has caught up. If it cannot follow, the others wait for it where that is
+  short or the plan needs it; else it stays a spare.
+* No node is put out because something takes long, only because nothing moved for the patience of the link, of the
+  computation, or of both (proto/connections/patience.py).
+* A broken connection between two nodes that answer costs a view change only if the plan needs it and it stays down:
+  most come back in a moment, and nothing is lost.
+* A node that leaves after its last step, before all have finished, costs a view change: the others may still evaluate
+  with it.
 * A node whose frozen weights are not the run's is put out before the view trains, and the others go on without it.
 * Nodes that report different histories of a section make a view change, at most one in 10 s.
 * A node that is drained, paused, or on its way out has no place in the next plan. It is asked for its last contribution
-  first, and stays a member of the view that replaces it, for its state is what the others may need. While the whole run
-  is paused nobody has a view: everybody keeps what it has, and waits.
+  first, and stays a member of the view that replaces it, because the others may need its state. While the whole run is
+  paused there is no view: every node keeps its state, and waits.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Membership:
     def apply(self, state: State, event: s.Input, now: float) -> tuple[State, list[s.Effect], str]:
         """The next state, what to do, and why (empty when nothing changed that a person would want to know).
 
-        Nothing else has a say in it but what was measured (``known``, ``fetch_s``). Impossible: no such event can be.
+        It reads nothing else but measurements (``known``, ``fetch_s``). Impossible: this event cannot happen here.
         """
         if state.phase == DONE and not isinstance(event, s.Over):
             return state, [], ""
@@ -86,7 +87,7 @@ class Membership:
         return after, caused(effects, cause), after.why if after.why != state.why else ""
 
     def _take(self, state: State, event: s.Input, now: float) -> Result:
-        """An event. One that needs a plan which nobody has worked out yet changes nothing, and asks."""
+        """Handle an event. If it needs a plan that is not known yet, nothing changes, and the plan is asked for."""
         try:
             after, effects = self._handle(state, event, now)
         except Unanswered as wanted:
@@ -162,11 +163,11 @@ _OF_A_NODE: Mapping[type, _Handler] = {
     s.Waits: reports.says_it_waits,
     s.Accused: connections.complained,
 }
-"""What a node says itself, by which it is heard; of a life of it that is over nothing counts."""
+"""What a node says itself, which also counts as a sign of life. Events of an ended session are ignored."""
 _ABOUT_A_NODE: Mapping[type, _Handler] = {
     s.Left: departures.left,
     s.StreamEnded: connections.stream_ended,
     s.Dialled: connections.dialled,
 }
-"""What the coordinator finds out about the present life of one."""
+"""What the coordinator finds out about a node's present session."""
 HANDLERS: Mapping[type, _Handler] = {**_OF_THE_RUN, **_OF_A_NODE, **_ABOUT_A_NODE}

@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 
 ALL = 32
-"""So many other nodes are measured each."""
+"""Other nodes to which each node measures its link."""
 LINKS = 16
 """Links that a node measures where there are more."""
 

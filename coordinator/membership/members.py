@@ -64,7 +64,7 @@ def beaten(state: State, beats: s.Beats, now: float) -> State:
 
 
 def no_place(state: State, node: Node) -> str:
-    """Why a node is to have no place in a plan; empty: it may have one."""
+    """Why a node may not have a place in a plan; empty: it may."""
     hold = state.held.get(node.name)
     return hold.why if hold else node.parting or node.stuck or node.away
 

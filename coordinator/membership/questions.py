@@ -46,7 +46,7 @@ def answered(planner: Planner, question: Question) -> Answer:
 
 
 class Unanswered(Exception):
-    """A plan is wanted that nobody has worked out yet."""
+    """The machine needs a plan that the planner has not made yet."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(f"a plan of {len(question.names)} nodes is wanted")
@@ -54,7 +54,7 @@ class Unanswered(Exception):
 
 
 def answer_to(question: Question, answers: Answers) -> Plan:
-    """The plan. PlanError: there is none. Unanswered: nobody has worked it out."""
+    """The plan. PlanError: there is none. Unanswered: the planner has not made it yet."""
     for asked, answer in answers:
         if asked == question:
             if answer.plan is None:

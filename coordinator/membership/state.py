@@ -52,7 +52,7 @@ class Node:
     arrived: bool = False
     """It has said hello."""
     ready: bool = False
-    """Its trainer is up. Nobody who trains waits for one that still loads its libraries."""
+    """Its trainer is up. Nodes that train do not wait for one that still loads its libraries."""
     doubted: bool = False
     """It was silent, and has been dialled; no answer yet."""
     asked: float | None = None
@@ -110,7 +110,7 @@ class Change:
     watch: Watch = field(default_factory=lambda: Watch("a view change", 0.0, math.inf))
     """Watches whether anything moves at the nodes that are awaited."""
     needs_all: bool = False
-    """Without the late nodes nobody could train, so the others wait for them."""
+    """The others cannot train without the late nodes, so they wait for them."""
     looked_at: bool = False
     """The coordinator reads the view's checkpoint again, because a node cannot (unreadable.py)."""
     sound: float | None = None
@@ -182,12 +182,12 @@ class State:
     unreadable: Mapping[str, s.Unreadable] = field(default_factory=dict)
     """Who cannot read the newest checkpoint, until a view has begun with it."""
     aside: int | None = None
-    """The step of a checkpoint that is being put aside: no view begins before the one that is left is known."""
+    """The step of a checkpoint that is being set aside: no view begins before it is known which one remains."""
     ticked: float | None = None
     held: Mapping[str, s.Hold] = field(default_factory=dict)
-    """Nodes that a person wants to have no place, also while they are not there."""
+    """Nodes that a person paused or drained, whether they are connected or not."""
     paused: str = ""
-    """Why nobody trains."""
+    """Why the run is paused."""
     job: str = ""
     """The job as it was last changed."""
     saving: bool = False
@@ -212,7 +212,7 @@ class State:
     suspected: Mapping[str, int] = field(default_factory=dict)
     """Node -> standstills in which it, or one of a few others, was at fault."""
     held_up_by: Mapping[str, Aside] = field(default_factory=dict)
-    """Nodes that have held the others up, and until when they have no place."""
+    """Nodes that held the others up, and until when they get no place."""
     why: str = "waiting for nodes"
     asking: Asking | None = None
     """What waits for a plan: nothing else is decided before it."""

@@ -12,15 +12,15 @@ from .state import State
 
 
 def waited_by(seconds: Collection[float]) -> float:
-    """The seconds of a step that others wait by: not what one of three or more says alone, for it may have kept silent
-    about its steps for hours."""
+    """Seconds of a step, as a measure of patience. Of three or more reports the largest alone does not count: its node
+    may have held its reports back for hours."""
     longest = nlargest(2, seconds)
     return longest[1] if len(seconds) > 2 else longest[0]
 
 
 def stepped(state: State, finished: Iterable[tuple[s.StepFinished, float]]) -> State:
-    """Steps are done, each with when its report came. A step took no longer than the coordinator has waited for it,
-    whatever its node says. What the state holds of a thousand nodes is copied once for all reports."""
+    """Steps are done, each with the time of its report. A step counts at most the seconds that the coordinator waited
+    for it, whatever its node says. All reports are taken together, so the state of a thousand nodes is copied once."""
     nodes, view = dict(state.nodes), state.view
     reported, at_last, seconds = dict(state.reported), dict(state.stepped), dict(state.seconds)
     slowest_s, counted = state.slowest_s, False

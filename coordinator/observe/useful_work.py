@@ -1,7 +1,7 @@
-"""The ledger of useful work: what each node has trained, and what it was worth to the run as others have judged it.
+"""The ledger of useful work: the samples that each node has trained, and their worth as judges scored it.
 
-Samples are those that the plan gave a node's pipeline for the steps that it reported, so no node can claim more. Scores
-are sums of what judges have said (membership/faults/judged.py), which change nothing here. No I/O but one file.
+A node's samples are those that the plan gave its pipeline for the steps that it reported, so no node can claim more.
+Scores are sums over the judges (membership/faults/judged.py) and have no effect here. No I/O but one file.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class UsefulWork:
 def ledger(works: Iterable[WorkRow], scores: Iterable[ScoreRow]) -> list[dict[str, Any]]:
     """A record of each node, as ``status --json`` and the file have it.
 
-    ``score``: the median over the judges of the mean of what each said; about 1 of who trains its samples, None where
-    nobody has judged. ``useful_samples``: samples times the score, from 0 to 1.
+    ``score``: the median over the judges of the mean of what each said; about 1 for a node that trains its samples,
+    None where no judge has scored. ``useful_samples``: samples times the score, from 0 to 1.
     """
     said: dict[str, list[ScoreRow]] = {}
     for one in scores:

@@ -1,8 +1,8 @@
-"""What the plan in force counts with for each link, and which measurements have come since. Pure.
+"""The rate that the plan in force assumes for each link, and the measurements since. Pure.
 
-A plan is made with what is known when it is asked for, and with guesses for the rest: the slowest line that either end
-has shown, of many nodes the narrower of both ends' best. A measurement that ends later may say that such a guess was
-wrong, and nothing else would ask for another plan.
+A plan uses the measurements that exist when it is asked for, and guesses for other links: the slowest rate that either
+end has shown or, among many nodes, the smaller of both ends' best. A later measurement may show that a guess was wrong;
+then this asks for another plan, which nothing else would.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...proto.process.rates import rate_text
 from ...scheduler.networks.network import ALL_MEASURED, DEFAULT_BANDWIDTH
 
 CHANGED = 1.5
-"""A plan is looked at again when a link carries so many times more or less than it counted with."""
+"""A link whose rate differs by this factor from what the plan assumed asks for another plan."""
 
 Pair = tuple[str, str]
 """(from, to)."""
@@ -39,7 +39,7 @@ class Counted:
 
     @cached_property
     def _lines(self) -> tuple[dict[str, float], dict[str, float]]:
-        """What a link counts as that nobody has measured, by its sender and by its receiver."""
+        """The guessed rate of a link without a measurement, by its sender and by its receiver."""
         better = min if self._few else max
         out: dict[str, float] = {}
         into: dict[str, float] = {}

@@ -1,8 +1,8 @@
-"""Equal devices that measured themselves unequal: a factor of two is believed when it was seen twice. Pure.
+"""Equal devices with unequal measurements: a difference of a factor of two counts only if it is seen twice. Pure.
 
-A node measures its device once, when it joins, and a busy moment makes that several times too slow. Nodes that call
-their device by the same name and have as many cores are taken for equal: one that is below half of them counts as they
-do. Their steps are the second measurement (``Speeds``): a node that then is slow too is planned with what it reaches.
+A node measures its device once, when it joins, and a busy moment can make the result several times too slow. Nodes with
+the same device name and number of cores are taken for equal: one that is below half of the others is planned with their
+speed. The steps are the second measurement (``Speeds``): a node that is slow there too is planned with what it reaches.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Equals:
         self._of.setdefault(kind, {})[name] = found if math.isfinite(found) and found > 0 else 0.0
 
     def measured(self, name: str) -> float:
-        """Of two equals the better one's is believed, of more the median's: one alone lifts nobody."""
+        """The better of two equals counts, the median of more: one claim alone raises no other node."""
         if name not in self._kind:
             return 0.0
         equals = self._of[self._kind[name]]

@@ -1,5 +1,6 @@
-"""What is known of a run's devices and links: as nodes measured them when they joined, and as training has shown them
-to be since. What a question for a plan counts with comes from here. No I/O, and no clock of its own.
+"""Measurements of a run's devices and links: by the nodes when they joined, and by training since.
+
+Every question for a plan takes its numbers from here. No I/O, and no clock of its own.
 """
 
 from __future__ import annotations
@@ -82,8 +83,7 @@ class Measured:
         self.rates.enter(self._counted.rate)
 
     def news(self, now: float) -> tuple[str, dict[Pair, tuple[float, float]]]:
-        """What has turned out to be another than the plan counted with, as a sentence, empty where nothing has; and the
-        links of which that is so."""
+        """What differs from the plan's assumptions, as a sentence (empty: nothing does); and the links concerned."""
         if slow := self.speeds.news(now):
             return slow, {}
         if links := self.rates.news(now):
@@ -163,7 +163,7 @@ class Measured:
         return replace(device, tflops=tflops) if tflops > 0 else device
 
     def _link(self, source: str, target: str) -> tuple[float, float] | None:
-        """Latency and rate; those of the other direction where nobody measured this one."""
+        """Latency and rate; those of the other direction if this one was not measured."""
         return self.links.get((source, target)) or self.links.get((target, source))
 
     def _rate(self, source: str, target: str) -> float | None:
@@ -172,8 +172,8 @@ class Measured:
 
 
 class MediansBeside:
-    """Of each node the median of what the others claim, of a thousand nodes as fast as of one. Nodes that claim nothing
-    (0) do not count; 0 where nobody else claims anything."""
+    """For each node the median of the others' claims, in about the time of one median. Claims of 0 do not count; 0 if
+    no other node claims anything."""
 
     def __init__(self, claimed: Mapping[str, float]) -> None:
         self._claimed = claimed

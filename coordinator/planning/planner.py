@@ -30,10 +30,10 @@ def moment_bytes(job: Job) -> float:
 
 
 def memory_of(job: Job, kind: str, memory: float, nodes: int = 1) -> float:
-    """Bytes of a device of this kind, one of so many nodes, that a plan may count with.
+    """Bytes of memory that a plan may use of a device of this kind, in a run of this many nodes.
 
-    What lies in main memory, a round's messages and, with ``offload``, the moments, a plan leaves out; a CPU has no
-    other place for it, so it counts as that much smaller."""
+    A plan does not count what lies in main memory: a round's messages and, with ``offload``, the moments. A CPU has
+    only main memory, so they are subtracted from it."""
     if kind != "cpu":
         return memory
     stages, pipelines = job.parallel.stages, job.parallel.pipelines
@@ -112,7 +112,7 @@ def search(asked: Search) -> Plan:
                 raise PlanError(_too_few(least))
             fitted = replace(fitted, pipelines=least)
         except PlanError:
-            # Nodes that can't reach each other need not keep the others waiting: somebody is a spare instead.
+            # Nodes that can't reach each other need not keep the others waiting: one of them is a spare instead.
             if (fitted.pipelines or 1) <= least or bool((network.bandwidth > 0).all()):
                 raise
             fitted = replace(fitted, pipelines=(fitted.pipelines or 1) - 1)
@@ -186,7 +186,7 @@ def _nodes_for(workload: Workload) -> int:
 
 
 def wanted_nodes(job: Job) -> tuple[int, str]:
-    """How many nodes the first view waits for, and why so many."""
+    """How many nodes the first view waits for, and why."""
     stages, pipelines = job.parallel.stages, job.parallel.pipelines
     if job.updates.secure and pipelines == "auto":
         pipelines = SECURE_MEMBERS

@@ -2,8 +2,8 @@
 
     python -m farflung.coordinator.planning.search_process [--beside]
 
-``--beside``: what it finds can wait, so it gives way to everything else on the machine. It ends when nobody can ask any
-more. Nothing but plans comes out of it: what a search prints goes to its errors.
+``--beside``: its answer is not urgent, so it runs at the lowest priority. It ends when its input ends. Only plans go to
+its stdout; what a search prints goes to stderr.
 """
 
 from __future__ import annotations

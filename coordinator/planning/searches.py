@@ -40,7 +40,7 @@ class Searches:
         self._closed = False
 
     def prepare(self) -> None:
-        """Somebody will ask soon: start the process, which takes a moment, without waiting for it."""
+        """Start the process, without waiting for it: a question will follow soon."""
         if self._process is None and not self._closed:
             self._thread.submit(self._started)
 
@@ -49,7 +49,7 @@ class Searches:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._answer, asked)
 
     def close(self) -> None:
-        """Nobody asks any more; a search that goes on is ended."""
+        """End the process, and a search that goes on in it."""
         self._closed = True
         with self._lock:
             self._end()

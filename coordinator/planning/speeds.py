@@ -23,10 +23,10 @@ SLOW = 0.6
 FEW = 32
 """Nodes up to which every report is looked at beside all others; those of more are, once a second."""
 GROSS, GROSS_STEPS, GROSS_S = 0.3, 3, 3.0
-"""Below this part in each of so many steps in a row, which took so many seconds together, a node is called slow too:
-all others would be faster without it, and no busy moment is that long."""
+"""(fraction of the speed, steps, seconds): a node below the fraction in this many steps in a row, over at least these
+seconds, is slow too. The others would be faster without it, and a busy moment is shorter."""
 FORGET_S = 600.0
-"""A slow node that the plan has left out is thought of as recovered after that time: nobody measures it meanwhile."""
+"""After this time a slow node that the plan left out counts as recovered, for it was not measured meanwhile."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 600.0
 
 
@@ -94,10 +94,10 @@ class Speeds:
                 self._slow[name] = (max(value / usual, 0.01), now)
 
     def factor(self, node: str, now: float) -> float:
-        """What a node's measured speed is to be multiplied with for a plan.
+        """The factor by which a plan multiplies a node's measured speed.
 
-        While nobody is slow that is 1. When somebody is, it must show against what a step takes besides computing, so
-        then all are counted with what they really reach.
+        It is 1 while no node is slow. When one is, all nodes are planned with the speed that they really reach in
+        steps, so that the slow one can be compared with what a step takes besides computing.
         """
         return self.part(node, now) * self.usual if self._slow else 1.0
 

@@ -1,7 +1,7 @@
 """The membership machine's state, and the order in which events come to it.
 
-One event after the other: while a plan is being worked out the later ones wait, and are decided in their order when it
-is there. What many nodes say every second is put together. Nothing is performed here: ``moved`` is told what to do.
+Events are decided one after another. While a plan is being made, later events wait, and are then decided in order.
+Heartbeats of many nodes become one event. No effect is performed here: ``moved`` receives them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Deciding:
         self.machine = Membership(None, readings.fetch_s(self._fetch_s), self._follow, readings.known(self._known))
 
     def write(self) -> None:
-        """Write what is due of the recording to the disk."""
+        """Write the newest events of the recording to the disk, if that is due."""
         if self._recorder is not None:
             self._recorder.write()
 

@@ -1,7 +1,7 @@
 """Python's garbage collector, set for a process that holds a thousand nodes for weeks.
 
-A collection looks at everything that is alive. With Python's own numbers there is one for every 700 new objects, a
-second's heartbeats of as many nodes, and it finds nothing: what the event loop leaves behind holds no cycles.
+A collection visits every live object. By default one runs for every 700 new objects, about one second's heartbeats of
+700 nodes, and frees nothing: the event loop's garbage has no cycles.
 """
 
 from __future__ import annotations

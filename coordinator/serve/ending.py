@@ -20,7 +20,7 @@ from .starting.options import Start
 log = logging.getLogger(__name__)
 
 PARTING_S = 10.0
-"""How long nodes that are told to leave are waited for."""
+"""How long to wait for nodes that were told to leave."""
 
 
 async def until_over(run: Run, emit: events.Emit, stop: asyncio.Event, command: EvalCommand | None = None) -> int:

@@ -71,7 +71,7 @@ class Footing:
 
 @dataclass(frozen=True)
 class Begun:
-    """A run that nobody can join yet."""
+    """A run that does not admit nodes yet."""
 
     run: Run
     prepared: Prepared

@@ -10,7 +10,7 @@ from .engines.database import Statement
 MOST = 50_000
 """Statements; some 20 MB. A step has two or three."""
 ROOM = MOST // 10
-"""So many are made room for at once."""
+"""Statements that are dropped at once, to make room."""
 _INSERT = re.compile(r"insert into (\w+)")
 _LESS = {"steps", "evals", "eval_sets", "warnings", "links", "work", "scores"}
 """Tables for people: without their oldest rows a run goes on as well."""

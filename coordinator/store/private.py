@@ -11,7 +11,7 @@ OWNER_ONLY = 0o700
 
 
 def private_folder(path: Path) -> None:
-    """Make the folder, or take group and others out of one that is there. FarflungError: it is somebody else's."""
+    """Make the folder, or take group and others out of one that is there. FarflungError: it belongs to another user."""
     path.mkdir(parents=True, exist_ok=True, mode=OWNER_ONLY)
     found = path.stat()
     if found.st_mode & 0o077 == 0:

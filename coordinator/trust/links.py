@@ -17,7 +17,7 @@ from .tickets import make_operator, make_ticket, parse_duration
 
 DEFAULT_TTL = "24h"
 DEFAULT_USES = 100
-"""Nodes that a link admits unless it is told otherwise: more than people paste a line, fewer than ruin a run."""
+"""Default number of nodes that a link admits: more than people paste by hand, fewer than could ruin a run."""
 IDENTITY = "identity"
 
 

@@ -127,7 +127,7 @@ class _Routes:
         return response
 
     async def me(self, request: Request) -> Response:
-        """Who is looking; ``role`` null for somebody who has not logged in."""
+        """Who is looking; ``role`` is null before the login."""
         role = self._role(request)
         return JSONResponse(self._who(role) if role else {"role": None}, headers={"cache-control": "no-store"})
 
@@ -173,7 +173,7 @@ class _Routes:
                 continue
 
     async def join_line(self, request: Request) -> Response:
-        """What somebody pastes to join: it admits nodes, so it is for operators."""
+        """The line that joins a node; it has a ticket, so only operators see it."""
         if self._role(request) != OPERATOR:
             return _refused(403, "the join line is for operators") if self._role(request) else _login_first()
         return JSONResponse({"line": self.page.join_line()}, headers={"cache-control": "no-store"})

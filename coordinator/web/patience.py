@@ -1,6 +1,6 @@
-"""How long the page's port waits for somebody who sends or reads nothing, and how many connections it keeps.
+"""How long the page's port waits for a client that sends or reads nothing, and how many connections it keeps.
 
-The page shares the coordinator's descriptors: whoever opens connections to it and says nothing must not keep nodes out.
+The page shares the coordinator's file descriptors: idle connections to the page must not keep nodes out.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Which samples a step trains, and which pipeline trains which of them: pure functions of what everybody knows.
+"""Which samples a step trains, and which pipeline trains which of them: pure functions of what every node knows.
 
 The training stream is endless: position q belongs to epoch q // samples and holds sample
 ``shuffled(q % samples, seed, epoch, samples)``. The order depends on (seed, epoch) alone, never on the cluster.
 
 A view starts after step ``Position.step``. It first trains the positions of ``redo`` (what a broken view took
 from the stream and did not finish), then goes on at ``cursor``. Each step takes ``batch`` positions, so the
-batch is the same whatever joins or leaves, and nobody hands out ids.
+batch is the same whatever joins or leaves, and no node asks for sample ids.
 """
 
 from collections.abc import Sequence

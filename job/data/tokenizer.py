@@ -24,20 +24,20 @@ Classified = tuple[list[int], list[int], bool]
 
 
 class Tokenizer(Protocol):
-    """``vocabulary``: the largest token and 1; ``encode`` gives the tokens of each of some texts, of whom the ones with
-    ``True`` end a document, which it may mark. ``end``: the token that does so, None without one; ``ending``: the mark
-    in words, empty without one. ``unknown``: the token of what it does not know, None where it knows everything.
-    ``identity``: another one where it may make other tokens of a text.
+    """``vocabulary``: the largest token plus 1. ``encode`` gives the tokens of each text; a text with ``True`` ends a
+    document, and may get an end-of-text token. ``end``: that token, None without one; ``ending``: the same in words,
+    empty without one. ``unknown``: the token for unknown text, None where every text has tokens. ``identity``: a digest
+    that differs whenever the tokens of a text may differ.
 
-    ``located`` gives of each text its tokens, and of each token the characters that it stands for; ``added`` are the
-    tokens with a meaning of their own, and ``cuts``: whether the tokens of a text's pieces are those of the text.
+    ``located`` gives each text's tokens, and for each token its range of characters; ``added`` are the special tokens;
+    ``cuts``: whether a text may be cut and its pieces tokenised one by one with the same result.
 
     ``classified`` gives of each text, or pair of texts, the tokens as models that read whole texts have them: with
     those that begin, part and end them, at most ``most`` (the longer text is cut first), 1 for each token of the second
     text, and whether anything was cut away. ``padding``: the token that stands behind a text shorter than others.
 
-    ``prompt`` gives the tokens of a text that is to go on, as training has them, ``text`` what tokens say; those that a
-    vocabulary lacks, and those with a meaning of their own, say nothing. ``notes``: what a person should know of it.
+    ``prompt`` gives the tokens of a text to be continued, as in training. ``text`` turns tokens into text; special
+    tokens, and those outside the vocabulary, are left out. ``notes``: warnings for people.
     """
 
     vocabulary: int
@@ -153,7 +153,7 @@ class Folder:
         return [np.array(one.ids + end if last else one.ids, np.uint32) for one, (_, last) in pairs]
 
     def located(self, texts: Sequence[str]) -> list[Located]:
-        """A space before a word is of the word's token, whatever a tokenizer.json says of what offsets leave out."""
+        """A space before a word belongs to the word's token, whatever a tokenizer.json says about offsets."""
         processor, self._rust.post_processor = self._rust.post_processor, None
         try:
             found = self._rust.encode_batch(list(texts), add_special_tokens=False)
@@ -168,7 +168,7 @@ class Folder:
 
     @property
     def cuts(self) -> bool:
-        """False where a text's first word gets a space of its own before it, as sentencepiece has it."""
+        """False where the first word of a text gets a space before it, as in sentencepiece."""
         return not any(word.startswith("\u2581") for word in self._rust.encode("b", add_special_tokens=False).tokens)
 
     def classified(self, texts: Sequence[tuple[str, str | None]], most: int) -> list[Classified]:

@@ -133,8 +133,7 @@ def _padding_of(rust: Any, made: Path, folder: Path) -> int | None:
 
 
 def model_ends(folder: Path) -> list[int]:
-    """The tokens that end a text of a model folder, as transformers has it: generation_config.json's where there is
-    one, or else config.json's."""
+    """The tokens at which a model stops, as in transformers: those of generation_config.json, else of config.json."""
     first = next((file for file in _CONFIGS if (folder / file).is_file()), None)
     return _ends(folder / first) if first else []
 

@@ -33,7 +33,7 @@ def readmit(output: Output, target: Target, node: TheNode, *, why: Why = "") -> 
 def forget(output: Output, target: Target, node: TheNode, *, why: Why = "") -> None:
     """Free the name of a node whose key is lost.
 
-    Whoever joins with the name next has it.
+    The next node that joins with the name gets it.
     """
     _command(output, target, "forget", node, why=why)
 

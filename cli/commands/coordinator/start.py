@@ -22,7 +22,7 @@ def start(
         str | None, typer.Option(metavar="HOST:PORT", help="The address that the link has, where it differs.")
     ] = None,
     min_nodes: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Begin when so many nodes are in.", show_default="the job's")
+        int | None, typer.Option(min=1, metavar="N", help="Begin when N nodes have joined.", show_default="the job's")
     ] = None,
     link_file: LinkFile = None,
     insecure: Insecure = False,

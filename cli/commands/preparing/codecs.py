@@ -25,11 +25,11 @@ def measure(
     spec: Annotated[str, typer.Argument(metavar="SPEC", help="NAME or NAME:key=value,key=value.")],
     *,
     distribution: Annotated[
-        str, typer.Option(metavar="normal|student3|lognormal|hetero", help="Of what the values are drawn.")
+        str, typer.Option(metavar="normal|student3|lognormal|hetero", help="The distribution of the values.")
     ] = "normal",
     tensor: Annotated[str | None, typer.Option(metavar="FILE", help="The tensors of a safetensors file.")] = None,
     size: Annotated[int, typer.Option(min=1, metavar="N", help="Values of a drawn tensor.")] = 1 << 16,
-    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Average over so many senders.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Average over N senders.")] = 1,
     trials: Annotated[int, typer.Option(min=1, metavar="N", help="How many draws.")] = 10,
     device: Annotated[str, typer.Option(metavar="cpu|cuda:N", help="What encodes.")] = "cpu",
     allow_code: Annotated[

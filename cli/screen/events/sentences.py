@@ -29,7 +29,7 @@ def amount_text(event: Event) -> str:
 
 
 def advice_lines(event: Event) -> list[str]:
-    """A node's own view: what it does, of what use that is, and what would make it more useful."""
+    """For a node's own screen: its role, how much the run gains by it, and what would make it more useful."""
     lines = [f"this node {event.get('doing')}", f"of use: {event.get('use')}"]
     return [*lines, f"would help: {event['better']}"] if event.get("better") else lines
 
@@ -110,7 +110,7 @@ def _eval(event: Event) -> str:
 
 
 def sets_text(sets: Any) -> str:
-    """What follows the loss of an evaluation of what it found of each of ``eval.sets``."""
+    """The results of an evaluation on each of ``eval.sets``, shown after its loss."""
     said = [
         f"{name} {found['loss']:.4f}" + (f" (perplexity {found['perplexity']:.4g})" if found["perplexity"] else "")
         for name, found in (sets or {}).items()

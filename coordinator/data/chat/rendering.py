@@ -35,7 +35,7 @@ class Rendered:
 
 
 class _Impossible(Exception):
-    """A conversation of which nobody can say where the assistant's turns are."""
+    """It cannot be told where the assistant's turns are in this conversation."""
 
 
 class _Renderer:

@@ -21,7 +21,7 @@ COLUMNS = (
     "messages", "conversations", "conversation", "prompt", "completion", "tools", "system", "input_ids", "labels",
     "attention_mask",
 )  # fmt: skip
-"""What is read of a row; the rest is nobody's here."""
+"""The keys of a row that are read; others are ignored."""
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
 _SPEAKERS = {
     "system": "system",

@@ -4,9 +4,9 @@ A template is a program that comes with a model folder. It runs in jinja's sandb
 Python's insides, in a process with a limit of memory and, for each conversation, of processor time and of characters;
 whatever it does, the coordinator gets texts or a sentence.
 
-An assistant's turn is what the template marks with ``{% generation %}``. Where it marks nothing, the conversation is
-rendered up to the turn and up to its end, and both must be beginnings of the whole: what lies between is the turn. A
-template of which they are none shows turns otherwise when others follow; that is refused, and never guessed.
+An assistant's turn is what the template marks with ``{% generation %}``. If it marks nothing, the conversation is
+rendered up to the turn and up to its end. Both texts must be prefixes of the whole text: what lies between is the turn.
+If they are not, the template renders a turn differently when others follow; that is refused, never guessed.
 """
 
 from __future__ import annotations

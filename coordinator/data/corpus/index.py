@@ -1,8 +1,8 @@
 """The index of a corpus: where its tokens are, and a digest for each piece of the rows that nodes see.
 
-A file that is changed while a run needs it is found out by the first piece of it that is read. A piece of text is
-tokenised again when it is asked for. So beside the index lie the held-out windows, of which a piece comes from all over
-the text, and as many of the first pieces as the disk may take.
+If a file changes while a run needs it, the digest of the first piece that is read shows it. A piece of text is
+tokenised again each time it is asked for. So the held-out windows, which come from all over the text, are kept beside
+the index, and as many of the first pieces as the limit of disk space allows.
 """
 
 from __future__ import annotations

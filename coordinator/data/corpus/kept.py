@@ -1,9 +1,9 @@
-"""What an interrupted start has read: its tokens, in a file that the next start goes on with.
+"""The tokens that an interrupted start has read, in a file with which the next start goes on.
 
-Beside the tokens lies what they were made of: the files with their sizes and what their places know them by (a time, an
-etag), the tokenizer, and some places in the files with the count of tokens before each. A start that finds both trusts
-nothing: the tokens have to have the digest that was written down, and of the files only those count that come before
-the first one that is not as it was. The rest is read again, and said.
+A second file says what they were made of: the files with their sizes and versions (a time, an etag), the tokenizer, and
+some places in the files with the number of tokens before each. The next start checks both: the tokens must have the
+recorded digest, and only files before the first one that has changed count. The rest is read again, and people are
+told.
 """
 
 from __future__ import annotations

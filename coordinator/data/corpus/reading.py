@@ -1,4 +1,4 @@
-"""How far a reading of texts is: where it goes on, and the marks by which any token is found again."""
+"""How far texts were read: the place to go on from, and the marks that find any token again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Streams of tokens that are read from any token on, where their files lie: files of tokens, and of text.
+"""Streams of tokens, read from any token on out of the original files: files of tokens, and files of text.
 
-Of text a stream knows a mark every `_EVERY` tokens or so: which part of which file begins there. What lies between is
-tokenised again whenever it is read.
+A stream of text has a mark about every `_EVERY` tokens: which part of which file begins there. The text after a mark is
+tokenised again each time it is read.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ Stream = TokenFiles | Texts
 
 
 def unread() -> Reading:
-    """Of which nothing is read."""
+    """A reading that has not begun."""
     return Reading(_EVERY)
 
 

@@ -29,8 +29,8 @@ class TokenPart:
 
 
 def token_parts(patterns: Iterable[str], kind: str = "<u2") -> Iterator[TokenPart]:
-    """The files of ``data.tokens``, of which no more than a header is read; ``kind``: what tokens are where no header
-    says it. JobError: half a token, an array of something else, no file."""
+    """The files of ``data.tokens``; only headers are read. ``kind``: the type of tokens where a file has no header.
+    JobError: half a token, an array of another type, no file."""
     for name, *_ in sources_of("tokens", patterns):
         with opened(name) as file:
             dtype, count = _header(name, file, kind)

@@ -1,10 +1,10 @@
-"""What judges say of contributions, counted until the members have made up their minds: a pure table.
+"""Counts the scores that judges give to contributions, until they are enough for a decision: a pure table.
 
 Judges are members, now and then, and spares that follow, all the time (node/rounds/checking/judge.py). A score is about
-1 of whoever trains its samples, about 0 of noise, of a copy or of something old, and below 0 of what does harm.
-Whoever's newest scores are low is *looked at*: for some rounds everybody judges it. It is out when more than half of
-the other members, each from scores of its own, find it useless. Spares have no vote, for they have done no work that
-would cost a stranger anything; and a node whose alarms prove false twice raises no more.
+1 for a node that trains its samples, about 0 for noise, copies or old updates, and below 0 for harmful updates. A node
+whose newest scores are low is *looked at*: for some rounds every member judges it. It is put out when more than half of
+the other members, each by its own scores, find it useless. Spares have no vote: a vote would cost a stranger no work.
+A node whose alarms prove false twice can raise no more.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ ALARM = 8
 """Newest scores of any judges that make an alarm."""
 KEPT = 48
 SURE, RATHER_SURE = 2.0, 1.0
-"""Standard errors by which a mean has to lie below the limit: to put somebody out, and to look at it. Near the end of a
-run many samples are learnt, and whether one of few is not is chance."""
+"""How many standard errors below the limit a mean must lie: to put a node out, and to look at it. Near the end of a run
+most samples are learnt already, so a low score on a few of them may be chance."""
 MOST = 2.0
 """The largest size of a number that a judge may say."""
 LEAST_SPREAD = 0.75
@@ -37,7 +37,7 @@ APART = 0.5
 LOOK_ROUNDS = 12
 """Rounds in which everybody judges whom an alarm was about."""
 _LATE = 4
-"""Rounds after a look in which what was said of it may still come. As long as one lasts nobody else is looked at."""
+"""Rounds after a look in which its scores may still arrive. Only one node is looked at at a time."""
 _FALSE_ALARMS = 2
 
 

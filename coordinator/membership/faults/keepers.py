@@ -1,7 +1,7 @@
-"""Whose part of the last checkpoint does not come: the next time another member of its group sends it.
+"""Keepers that do not deliver their file of the last checkpoint: next time another member of the group sends it.
 
-The coordinator sees itself which files are here and how fast bytes arrive, so nobody's word is needed. Where every
-stage's file is late it is the coordinator's own line, or its disk, and nobody is blamed.
+The coordinator itself sees which files have arrived and how fast, so it needs no report. If the file of every stage is
+late, the cause is the coordinator's own network or disk, and no node is blamed.
 """
 
 from __future__ import annotations

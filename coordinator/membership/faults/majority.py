@@ -1,7 +1,7 @@
-"""Who stands against most others: pure functions of what members say of the weights that they share.
+"""Which members hold other weights than the majority: pure functions of the hashes that members report.
 
-Memory goes bad, and members lie. Where most members of a section hold the same weights, those that do not are named and
-put out, and the others go on; only as many against as many is a tie, which weights alone cannot decide.
+Memory fails, and members lie. Where most members of a section hold the same weights, the others are named and put out.
+Only equal camps are a tie, which weights alone cannot decide.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def split(answers: Mapping[str, tuple[Fingerprint, ...]]) -> Split:
 
 
 def beyond(mode: str, begin: int, answers: Mapping[str, Flushed]) -> frozenset[str]:
-    """Members that say they are where they cannot be by what the others say: what they hold is not believed.
+    """Members that claim a step or round which the others' reports rule out: their state is not trusted.
 
     ``gradient`` mode: a step is committed when every member holds its results, so nobody has finished one for which
     nobody else was ready. Either mode: of three or more, one is at most a round before all others of its section.

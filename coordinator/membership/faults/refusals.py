@@ -1,10 +1,10 @@
-"""What members refuse of each other, counted until somebody is evicted: a pure table.
+"""Counts the messages that members refuse from each other, until a node is evicted: a pure table.
 
-Only those count to whom the plan lets the accused send: its group, and its neighbours in its pipeline, in the view that
-trains. Nobody is evicted on the word of one member, who may be the one that lies, nor in a group of seven or more on
-that of a third of the others, who may lie together; nor of several that came by one ticket, for one person may have
-made them all, unless they are more than half of the group. Where only so few could see what was wrong, they and the
-accused are planned apart. Whoever stands alone against as many as would evict is out itself.
+Only members to which the plan lets the accused send may accuse it: its group, and its neighbours in its pipeline, in
+the view that trains. One accuser is never enough, for it may be the liar. In a group of seven or more, a third of the
+others is not enough either, for they may collude; nor are several nodes that joined by one ticket (one person may own
+them all), unless they are more than half of the group. Where only that few could see the fault, they and the accused
+are planned apart. A member that alone accuses as many as could evict it is put out itself.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Refusals:
 
     _points: dict[Life, dict[str, int]] = field(default_factory=dict)
     _alone: dict[str, set[str]] = field(default_factory=dict)
-    """Whom a member accused, in any of its lives, of what nobody else has seen."""
+    """The nodes that a member accused, in any of its sessions, without another witness."""
 
     def of(self, life: Life) -> int:
         """Points of a node's present life, as they were given."""

@@ -1,11 +1,11 @@
 """A node that comes and goes, or pauses and returns, so often that the others cannot work.
 
-Each time costs everybody a view change. Who has done so more than ``MOST`` times within ``WITHIN_S`` has no place for
-some time, in another session too, as one that has held the others up (waits.py). Machines that are restarted by hand,
-or by a bad line with a node's own pauses between two tries (node/rejoin.py), stay below that.
+Each time costs every node a view change. A node that did so more than ``MOST`` times within ``WITHIN_S`` gets no place
+for some time, also in its next sessions, like a node that held the others up (waits.py). A machine that is restarted
+by hand, or reconnects over a bad line with the pauses of node/rejoin.py, stays below this limit.
 
-Joins also put a beginning off, until nobody has joined for a moment; a row of them does so ``ROWS`` times as long, and
-no longer.
+A join also delays the first view until no node has joined for a moment. A series of joins delays it at most ``ROWS``
+times as long.
 """
 
 from __future__ import annotations
@@ -38,5 +38,5 @@ def joined_at(state: State, now: float) -> State:
 
 
 def quiet(state: State, seconds: float, now: float) -> bool:
-    """Whether nobody has joined for ``seconds``, or joins never stop, so that waiting for quiet is useless."""
+    """Whether no node has joined for ``seconds``, or joins do not stop and waiting longer is useless."""
     return now - state.last_join >= seconds or now - state.row_since >= ROWS * seconds

@@ -1,11 +1,11 @@
-"""Checkpoints that members cannot use, and those that hold what members do not agree on: pure.
+"""Checkpoints that members cannot read, and checkpoints with weights that members do not agree on: pure.
 
-A member that cannot read a file of the checkpoint with which a view begins says which, and why. The coordinator reads
-the files again: whatever is not as it was stored is put aside, on nobody's word. Where it finds nothing, the word
-of one member throws no checkpoint away, nor that of several names of one ticket: only two voices or more do, when they
-are more than half of a stage's members, or of all. Else whoever accuses is the one with the bad memory, disk or
-intention, and is put out. The others of a stage get its weights from one of them, so those who were put out for what
-they said of this checkpoint count on, until a view has begun with it.
+A member that cannot read a file of the checkpoint with which a view begins reports which file, and why. The coordinator
+reads the files again; a checkpoint whose files changed since they were stored is set aside. If the files are intact,
+one accuser, or several by one ticket, cannot discard a checkpoint: it takes two or more that are over half of a stage's
+members, or of all. Otherwise the accuser has bad memory, a bad disk or bad intent, and is put out. Only one member of
+a stage may have read the file for all of them, so members put out over this checkpoint still count as accusers until
+a view has begun with it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def judged(
 
 
 def distrust(state: State, step: int, why: str) -> tuple[State, list[s.Effect]]:
-    """Of ``step`` nobody knows whose weights are right: no checkpoint of it, or after it, is gone back to."""
+    """Members disagree on the weights of ``step`` without a majority: no checkpoint from it on may be restored."""
     if not 0 < step <= state.newest.step:
         return state, []
     return replace(state, aside=state.newest.step), [s.PutAside(state.newest.step, why)]

@@ -1,13 +1,12 @@
-"""Who holds up a run that stands still while every heartbeat tells of action: what members say of whom they wait for.
+"""Finds the node that holds up a run: no step is finished although every node's heartbeat claims progress.
 
-A member that has waited for long says for whom. Nobody is believed of himself: a node *explains* the standstill if all
-others that wait would wait for it, directly or through each other, whatever it says itself. Where one node alone is at
-fault, it does, for what the others say is true and ends at it. So if exactly one explains it, it is that one, whoever
-lied. Where several do, two say of each other that they wait, and it is one's word against the other's: they are planned
-apart, and the node that is in question each time, with one partner after the other, is the one.
+A member that has waited for long reports for which node. What a node says of itself does not count: a node *explains*
+the standstill if all others that wait do so for it, directly or through each other. A single faulty node always
+explains it, for the reports of the others are true and lead to it. So if exactly one node explains it, that node is at
+fault, whoever lied. If several do, two nodes say that they wait for each other, and either may lie: they are planned
+apart, and the node that is suspected again, with one partner after another, is at fault.
 
-Pure: whether the run stands still at all is known by the coordinator's clock, from when most members took their last
-step.
+Pure: the coordinator's own clock shows whether the run stands still, by when most members took their last step.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ Edges = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True)
 class Finding:
-    """What to do about a standstill; ``why`` as a sentence, without it nothing. ``asked``: who may answer by a step.
-    ``out``: who has no place any more. ``apart``: who are planned apart."""
+    """What to do about a standstill; ``why`` in a sentence, empty: nothing. ``asked``: nodes that may still answer by
+    finishing a step. ``out``: nodes that lose their place. ``apart``: nodes that are planned apart."""
 
     why: str = ""
     asked: tuple[str, ...] = ()
@@ -136,7 +135,7 @@ def _evaluates(state: State) -> bool:
 
 
 def look(state: State, now: float, fetch_s: Callable[[str, Plan], float]) -> tuple[State, Finding]:
-    """Whether somebody holds the run up, and what follows. The state has what is to be remembered of it."""
+    """Whether a node holds the run up, and what follows. The returned state remembers the suspects."""
     view = state.view
     if state.phase != TRAINING or view is None or len(view.plan.nodes) < 2:
         return state, Finding()

@@ -56,7 +56,7 @@ def missing(given: Given, state: State, node: Node, sentence: str, now: float) -
 
 
 def set_aside(given: Given, state: State, node: Node, held: str, now: float) -> Result:
-    """A node that has ``held`` the others up has no place for some time."""
+    """A node that ``held`` the others up gets no place for some time."""
     node = replace(node, stuck=f"set aside: {held}")
     why = f"{node.name} is {node.stuck}"
     state = replace(put(state, node), why=why, unplannable=frozenset())

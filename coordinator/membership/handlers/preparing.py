@@ -41,7 +41,7 @@ def unreadable(given: Given, state: State, event: s.Unreadable, now: float) -> R
 
 
 def checkpoint_sound(given: Given, state: State, event: s.CheckpointSound, now: float) -> Result:
-    """The checkpoint that somebody cannot read is as it was stored."""
+    """The checkpoint that a member cannot read is intact at the coordinator."""
     if state.phase != PREPARING or state.change is None or state.pinned is None:
         return state, []
     if state.pinned.checkpoint != event.step:

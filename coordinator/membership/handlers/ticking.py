@@ -15,7 +15,7 @@ from .connections import plan_apart
 from .departures import missing, progress, remove, set_aside
 
 STALL_S = 1.0
-"""A longer gap between two ticks is the coordinator's own, and nobody's silence."""
+"""After a longer gap between two ticks the coordinator itself was stopped: no node was silent."""
 
 
 def tick(given: Given, state: State, event: s.Tick, now: float) -> Result:

@@ -60,7 +60,7 @@ def go_on(given: Given, state: State, event: s.GoOn, now: float) -> Result:
 
 
 def change_job(given: Given, state: State, event: s.Changed, now: float) -> Result:
-    """Somebody has ``set`` something of the job."""
+    """A person changed a key of the job (``farflung coordinator set``)."""
     return begin_anew(replace(state, job=event.job), event.why, now)
 
 
@@ -81,7 +81,7 @@ def replan(given: Given, state: State, event: s.Replan, now: float) -> Result:
 
 
 def make_room(state: State, name: str, now: float) -> Result:
-    """A node is to have no place any more, or has none and is to know why."""
+    """A node loses its place; one that has none is told why."""
     node, change = state.nodes.get(name), state.change
     if node is None:
         return state, []

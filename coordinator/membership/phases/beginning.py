@@ -108,7 +108,7 @@ def measure(state: State, nodes: list[Node], now: float) -> Result:
 
 
 def begin_anew(state: State, why: str, now: float, effects: list[s.Effect] | None = None) -> Result:
-    """What is new of the run begins with a view: the next one, if that is not announced yet."""
+    """Changes of the run take effect with a view: the next one, if that is not announced yet."""
     if state.phase == PREPARING or (state.phase == TRAINING and not all_finished(state)):
         state, more = begin(state, why, now)
         return state, [*(effects or ()), *more]
@@ -116,7 +116,7 @@ def begin_anew(state: State, why: str, now: float, effects: list[s.Effect] | Non
 
 
 def go_back(state: State, clash: str, step: int, now: float) -> Result:
-    """Of nobody's weights of ``step`` it is known whether they are right: all go back to what was before."""
+    """Members disagree on the weights of ``step`` without a majority: all go back to an older checkpoint."""
     state, aside = distrust(state, step, clash)
     state = replace(state, eligible=frozenset())
     state, effects = begin(state, f"{clash}: back to the newest checkpoint", now)

@@ -57,7 +57,7 @@ def slow_joiners(given: Given, state: State, now: float) -> list[str]:
 
 
 def stay_spare(state: State, names: list[str], failed: str) -> Result:
-    """These are left out from now on, with the reason, unless nobody could train without them."""
+    """These stay spares from now on, with the reason, unless the others cannot train without them."""
     effects: list[s.Effect] = []
     for name in names:
         reason = f"it cannot catch up with the others: {failed}"

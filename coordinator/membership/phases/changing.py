@@ -1,4 +1,4 @@
-"""Phases ``flushing`` and ``preparing``: what follows when somebody is waited for."""
+"""Phases ``flushing`` and ``preparing``: what follows while nodes are waited for."""
 
 from __future__ import annotations
 

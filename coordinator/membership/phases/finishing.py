@@ -73,7 +73,7 @@ def check_finished(given: Given, state: State, now: float) -> Result:
 
 
 def others_send(state: State, now: float) -> Result:
-    """Those whose part of the last checkpoint does not come have no place in the view that makes it again."""
+    """Keepers that did not deliver their file of the last checkpoint get no place in the view that makes it again."""
     assert state.view is not None
     effects: list[s.Effect] = []
     for name in blamed(state.view.plan, state.lacking):

@@ -103,8 +103,8 @@ def bases_of(state: State, change: Change, view: s.Announcement) -> dict[int, in
 
 
 def disagreed(state: State, found: Split, now: float) -> Result:
-    """As many nodes of a group hold one thing as another: nobody's weights are trusted, only the checkpoint's are.
-    The second time in a row those who cannot agree are planned apart, so that one of them does not end the run."""
+    """Equal camps of a group hold different weights: only the checkpoint's are trusted. The second time in a row the
+    two camps are planned apart, so that one of them does not end the run."""
     clash, count = found.tie, state.disagreements + 1
     if count > _DISAGREEMENTS:
         everybody = tuple(sorted(state.nodes))

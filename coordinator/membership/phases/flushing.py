@@ -59,7 +59,7 @@ def check_flushed(given: Given, state: State, now: float) -> Result:
 
 
 def _no_plan(state: State, names: tuple[str, ...], error: PlanError) -> Result:
-    """These cannot train: wait until somebody else comes."""
+    """These nodes are too few to train: wait for more."""
     stuck = "".join(f"; {node.name} is {node.stuck}" for node in state.nodes.values() if node.stuck)
     why = f"no plan for {', '.join(names)}: {error}{stuck}"
     willing = frozenset(name for name in names if not no_place(state, state.nodes[name]))
@@ -95,8 +95,7 @@ def _announcement(given: Given, state: State, change: Change, plan: Plan, decisi
 
 
 def _handed_over(state: State, change: Change, plan: Plan, decision: Resume) -> tuple[tuple[s.Handover, ...], str]:
-    """What those who lose their places hand over to others of what was learnt and not sent; and what is lost of it, in
-    words."""
+    """Handovers of the residuals of nodes that lose their places; and, in words, the residuals that are lost."""
     handed: tuple[s.Handover, ...] = ()
     if decision.checkpoint < 0 and state.view is not None:
         gone = {name for name, node in state.nodes.items() if node.parting or node.away}

@@ -1,4 +1,4 @@
-"""Plans of who may have a place: asked of the planner, and whether the others could do without somebody."""
+"""Plans of the nodes that may have a place, and whether the others could train without one of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def plan_of(given: Given, state: State, names: tuple[str, ...], current: Plan | 
 
 
 def cannot_train_without(given: Given, state: State, names: set[str]) -> bool:
-    """Whether nobody could train without these."""
+    """Whether the others could not train without these."""
     try:
         others = (name for name in plannable(state) if not no_place(state, state.nodes[name]))
         current = state.view.plan if state.view else None

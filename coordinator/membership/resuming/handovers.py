@@ -18,10 +18,10 @@ from ..signals import Flushed, Handover
 
 @dataclass(frozen=True)
 class Residuals:
-    """Whether nodes hold something that is nobody else's. ``alone``: also one that is alone in its group.
+    """Whether nodes hold residuals of their own. ``alone``: also a node that is alone in its group.
 
-    ``shown_to_nobody``: the setting with which no node may say what it has learnt; empty: it may. ``gradient``: it is
-    an error feedback, and nodes say of which layers they have one.
+    ``shown_to_nobody``: the setting that forbids a node to show its update; empty: none does. ``gradient``: the
+    residual is an error feedback, and nodes report for which layers they have one.
     """
 
     alone: bool = False
@@ -30,7 +30,7 @@ class Residuals:
 
 
 def residuals_of(job: Job) -> Residuals | None:
-    """What a node's place has that is nobody else's: in delta mode x - g, in gradient mode an error feedback."""
+    """A node's own residual: x - g in delta mode, the error feedback in gradient mode."""
     updates = job.updates
     if not updates.agreed:
         return None

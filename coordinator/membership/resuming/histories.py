@@ -1,4 +1,4 @@
-"""Which history of each section the survivors share: whose chain hash most of them report, and who is outvoted."""
+"""The history of each section that most survivors share, by the chain hashes that they report; and who is outvoted."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def sections_of(trusted: Mapping[str, Flushed]) -> dict[str, Section]:
 
 
 def judge_histories(known: Mapping[str, Flushed]) -> tuple[frozenset[str], str]:
-    """(nodes whose history of a section most others do not have, a sentence when as many say one thing as another).
+    """(nodes that the majority of a section outvotes, a sentence where equal camps tie).
 
-    A tie below a section's highest round needs no checkpoint: those who went on are right, and nobody of the tie is
-    trusted.
+    A tie below a section's highest round needs no checkpoint: the nodes that went on are right, and neither camp of
+    the tie is trusted.
     """
     trusted = dict(known)
     while True:

@@ -1,7 +1,7 @@
-"""The end of a run whose last checkpoint does not come: the weights are on the nodes, and nowhere else.
+"""The end of a run whose last checkpoint does not arrive: the final weights are on the nodes alone.
 
-So the run is not done. The checkpoint is made again, by another view, until there is room for it or the link carries
-it; who would rather have the run end than the weights starts the coordinator with ``--give-up``.
+So the run is not done. Another view makes the checkpoint again, until the disk has room and the links carry it. With
+``--give-up`` the run ends without it.
 """
 
 from __future__ import annotations

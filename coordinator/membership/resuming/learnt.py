@@ -1,9 +1,9 @@
-"""What nodes had learnt beside a checkpoint: who contributes it again, and what is lost with the others.
+"""Residuals that nodes kept beside a checkpoint: who contributes them again, and which samples are trained again.
 
-A checkpoint has the reference. What its nodes held beside it (node/state/files/rests.py) is on their own disks, and its
-manifest lists, pipeline by pipeline, the samples whose effect is in nothing else. A pipeline of which somebody comes
-back with what it kept has them: as after a death, what its other stages had learnt of them is lost. The samples of one
-of which nobody does are trained again.
+A checkpoint has the reference only. Each node keeps its residual on its own disk (node/state/files/rests.py), and the
+checkpoint's manifest lists, for each pipeline, the samples whose effect is in these residuals alone. If a node of a
+pipeline comes back with its residual, the pipeline's samples count as trained, as after the death of its other nodes.
+If none does, they are trained again.
 """
 
 from __future__ import annotations

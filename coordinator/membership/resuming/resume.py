@@ -4,12 +4,12 @@
 only held its results, "ready", apply it with the norm that the view carries), and anything above is dropped.
 ``delta`` mode: every pipeline finishes steps by itself; the view goes on after the highest, and the positions of
 the stream that some pipeline took in steps that it did not finish are trained again first.
-Either way a section stands at the highest round that a survivor applied. A node that is one round behind in a section
-has what that round needs asked of those who applied it, so it is a holder too; further behind it is not. If a layer
-has no holder left, everybody goes back to the newest complete checkpoint.
+In both modes a section resumes at the highest round that a survivor applied. A node that is one round behind fetches
+that round's results from those that applied it, so it counts as a holder; a node further behind does not. If a layer
+has no holder left, all nodes go back to the newest complete checkpoint.
 
-Nodes that report different chain hashes for one round of a section have different histories: most of them are right,
-the others hold nothing that anybody may use. As many against as many is a tie, and decided by the checkpoint.
+Nodes that report different chain hashes for one round of a section have different histories: the majority is right, and
+the state of the others is not used. Equal camps are a tie: all go back to the checkpoint.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _CATCHES_UP = 1  # rounds that a holder may be behind: results of earlier ones m
 
 @dataclass(frozen=True)
 class Resume:
-    """The decision. ``checkpoint`` >= 0: everybody loads that.
+    """The decision. ``checkpoint`` >= 0: every node loads that.
 
-    ``sections`` have the chain hash of the majority, 0 where nobody was judged. ``dissent``: nodes that were outvoted.
+    ``sections`` have the chain hash of the majority, 0 where chains were not compared. ``dissent``: nodes that were
+    outvoted.
     """
 
     position: Position
@@ -98,7 +99,7 @@ def resume(
     elif rules.mode == "gradient":
         step = max(base.position.step, *(answer.step for answer in trusted.values()))
         position = base.position.after(step, rules.batch)
-        # A step that nobody who is left has applied was finished by the view that took up after it.
+        # A step that no survivor applied was finished by the view that resumed after it.
         started = base.norm if step == base.position.step else 0.0
         norms = Counter(answer.norm for answer in trusted.values() if answer.step == step)
         norm = norms.most_common(1)[0][0] if norms else started

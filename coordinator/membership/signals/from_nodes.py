@@ -61,8 +61,7 @@ class Flushed:
     kept: frozenset[tuple[int, int]] = frozenset()
     """(step, view) of the checkpoints beside which it has something on its disk."""
     unsent: Mapping[int, float] = field(default_factory=dict)
-    """Of each layer the norm of what it had learnt and not sent, where that may be handed to nobody; ``moved``: the
-    norm that its reference has moved."""
+    """Norm of the residual of each layer, where it cannot be handed over; ``moved``: norm of the reference's change."""
     moved: float = 0.0
 
 

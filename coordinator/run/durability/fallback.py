@@ -1,7 +1,7 @@
-"""What is done about a checkpoint that somebody cannot read, or that holds what members do not agree on, while the run
-goes on: it is read again or put aside, and the newest one that is left is found, in the run's folder or at its target.
+"""Falls back to an older checkpoint while the run goes on, when members cannot read one or do not agree on its weights.
 
-Everything here blocks on disks and networks: it is called in a thread.
+Its files are read again or set aside, and the newest checkpoint that remains is found, in the run's folder or at its
+target. Everything here blocks on disks and networks: it is called in a thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def answer(
 
 
 def _at(target: Target, checkpoints: Checkpoints, newest: Complete | None) -> tuple[Complete | None, list[str]]:
-    """The newest of here and at the target, brought here; and a sentence for each one that is passed over."""
+    """The newest checkpoint, here or fetched from the target; and a sentence for each one that was passed over."""
     passed: list[str] = []
     try:
         for step in sorted(target.steps(), reverse=True):

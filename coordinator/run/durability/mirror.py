@@ -1,7 +1,7 @@
-"""Carries complete checkpoints to a remote target, the newest first, without ever holding up the run.
+"""Uploads complete checkpoints to a remote target, the newest first, without holding up the run.
 
-The copy in the state folder stays until a newer one is complete, and the one that is being carried until it is there.
-While the target is away the newest is tried again and again, said once, and ``status`` shows it.
+A local copy stays until a newer checkpoint is complete and its own upload has ended. While the target cannot be
+reached the newest is tried again and again; people are told once, and ``status`` shows it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A longer search for each view's plan, beside the run: a view begins at once with what a second of search finds.
 
-The question is the one that the machine would ask now; while it is being answered the machine decides everything as
-ever. Where the answer is another plan than the one in force, the machine is told to plan anew, and the answer is ready.
+The search answers the question that the machine would ask now; meanwhile the machine decides events as usual. If it
+finds another plan than the one in force, the machine is told to plan again, and this plan is its answer.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What members say of each other, carried from their reports to what follows for somebody: put out, planned apart, or
-looked at. What it takes is decided in membership/ (refusals.py, judged.py).
+"""Carries what members report of each other to its consequence: a node is put out, planned apart, or looked at.
+
+What it takes is decided in membership/faults (refusals.py, judged.py).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Verdicts:
         self.refusals, self.judged = Refusals(), Judged()
 
     def refused(self, by: str, name: str, points: int, tickets: Mapping[str, str]) -> None:
-        """A member refused another's message: enough refusals evict a node. ``tickets``: by which who came."""
+        """A member refused another's message: enough refusals evict a node. ``tickets``: by which each node joined."""
         state = self._deciding.state
         accused = state.nodes.get(name)
         if accused is None or by not in state.nodes:

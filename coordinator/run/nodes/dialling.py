@@ -18,7 +18,7 @@ from .streams import Streams
 DIAL_S = 2.0
 """How long a node may take to answer when it is dialled, beside a few round trips."""
 RETURN_S = 2.0
-"""How long one that nobody can dial may take to open its control stream again, beside a few round trips."""
+"""How long a node that cannot be dialled may take to reopen its control stream, beside a few round trips."""
 _LOOK_S = 0.2
 
 
@@ -38,7 +38,7 @@ class DialBack:
         return s.Dialled(effect.name, effect.session, not why, why)
 
     async def _await_return(self, effect: s.Dial) -> str:
-        """For a node that nobody can dial: empty when its control stream is open, or is opened again; else why not."""
+        """For a node that cannot be dialled: empty when its control stream is open or was reopened; else why not."""
         waits = patience(RETURN_S, self._trips.of(effect.name))
         deadline = self._clock() + waits
         while (stream := self._streams.get(effect.name)) is None or stream.session != effect.session:

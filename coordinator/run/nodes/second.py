@@ -1,8 +1,8 @@
-"""Two machines with one key, as when a folder was copied: the one that is in stays, and the second is told.
+"""Two machines with one key, as after a node's folder was copied: the first one stays, and the second is refused.
 
-A key proves who comes back, so a join with it ends the session before. If that session's node lives, it would come
-back in its turn, and the two would put each other out for ever. So who joins with the key of a node that is there waits
-for a heartbeat of it: one that comes shows that there are two. A node that was killed, cut off or suspended sends none.
+A node that joins with a known key ends the earlier session of that key. If the earlier node is alive, it would join
+again, and the two would put each other out for ever. So such a join first waits for a heartbeat of the earlier session:
+one that arrives shows that there are two machines. A node that was killed, cut off or suspended sends none.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Whether others can dial a node: tried at the address that its join comes from, and nowhere else.
 
-Whoever has a ticket could else have the coordinator knock at any door of its own network and be told what is behind.
-So an address is first made what it is (``127.1``, ``2130706433``, ``::ffff:127.0.0.1`` and names are all resolved),
-then compared, then dialled as that number; and the answer is only whether it worked. The number is also what members
-are told, so that a name which resolves to something else tomorrow sends nobody there.
+Otherwise anybody with a ticket could make the coordinator probe its own network (server-side request forgery). So an
+address is first resolved to a number (``127.1``, ``2130706433``, ``::ffff:127.0.0.1`` and names too), then compared,
+then dialled as that number; and the answer is only whether it worked. Members get the number too, so a name that later
+resolves to something else misleads no node.
 """
 
 from __future__ import annotations

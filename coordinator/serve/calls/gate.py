@@ -1,8 +1,8 @@
-"""Who may say anything at all: a call shows a session or a ticket before a byte of its message is read.
+"""Admits a call by its session or ticket before its message is read.
 
-Both are in the call's metadata, of which gRPC takes 16 KiB at most. A message may be 8 MiB, and gRPC holds what has
-come of it until the call ends: so nobody without a secret of this run has one read. Calls of streams look at the
-session themselves, before their first read.
+Both are in the call's metadata, of which gRPC accepts 16 KiB at most. A message may have 8 MiB, which gRPC holds in
+memory until the call ends: so messages from strangers are never read. Streaming calls check the session themselves,
+before their first read.
 """
 
 from __future__ import annotations

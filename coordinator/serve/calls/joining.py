@@ -135,7 +135,7 @@ class Joining:
         return key_hash
 
     def _check_free(self, name: str, known: NodeRow | None) -> None:
-        """Refused: the name, in whatever case, is somebody else's. With TLS it is so for good."""
+        """Refused: another node has this name, compared without case. With TLS it keeps the name for good."""
         hint = f"choose another name: --name {name}-2"
         called = known.name if known is not None else name
         in_now = {names.folded(other) for other in (*self._run.present, *self._joining)}

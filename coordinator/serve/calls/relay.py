@@ -1,8 +1,8 @@
-"""The relay for two nodes neither of which can be dialled: the coordinator joins their streams and passes messages on.
+"""The relay between two nodes that cannot be dialled: the coordinator joins their streams and passes messages on.
 
-Of each direction the sender opens one stream and the receiver another (``you_send`` in its greeting). When both are
-here each gets its WELCOME, and from then on the messages pass unread, one at a time each way, so that a slow receiver
-slows its sender. What is not acknowledged when a stream breaks goes again on the next one, as on any link.
+For each direction the sender opens one stream and the receiver another (``you_send`` in its greeting). When both are
+open, each gets its WELCOME; then messages pass unread, one at a time in each direction, so a slow receiver slows its
+sender. After a break, messages without an acknowledgement are sent again on the next stream, as on any link.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A run's database on a PostgreSQL server, and the lease by which one coordinator of several leads.
 
-The lease is a row that ends by the server's clock. Every write of a leader checks it in its own transaction and holds
-the row until it has committed, so that one whose lease has ended writes nothing, however late it notices.
+The lease is a row that ends by the server's clock. Every write of a leader checks the lease in its own transaction and
+locks its row until it has committed, so a leader whose lease has ended writes nothing, however late it notices.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class PostgreSQL:
         self._watch.close()
 
     def _sentence(self, error: Exception) -> str:
-        """The first line of what the server or the driver says, without what is secret of the address."""
+        """The first line of the server's or driver's message, without the secrets of the address."""
         return hidden(_sentence(error), self._url)
 
     # ---- the lease ---------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class PostgreSQL:
         self._patiently(lambda db: db.execute(_RELEASE, (self._holder, term)))
 
     def leader(self) -> str:
-        """Who leads now, for people; empty when nobody does."""
+        """The coordinator that leads now, for people; empty: none."""
         found = self.read("select who from lease where expires > clock_timestamp()")
         return str(found[0][0]) if found else ""
 

@@ -1,7 +1,7 @@
 """Ends waits for a database server that holds a connection and does not answer: stopped, or frozen with its machine.
 
-The coordinator's event loop waits in them, and nothing else notices: the kernel of such a server still acknowledges.
-One thread looks at one number, so a statement costs nothing more.
+The coordinator's event loop would wait in them for ever: the kernel of such a server still acknowledges packets. One
+thread checks one number, so statements cost nothing more.
 """
 
 from __future__ import annotations
