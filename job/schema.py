@@ -65,7 +65,7 @@ class Train(Table):
         default=None, description="a whole number of samples: the batch from which on a larger one helps less than half"
     )
     optimizer: Annotated[
-        Literal["adamw", "sgd", "lamb", "lion", "muon", "onebit_adam"],
+        str,
         choice(
             "adamw",
             "sgd",
@@ -73,10 +73,14 @@ class Train(Table):
             "lion",
             "muon",
             "onebit_adam",
-            later=(":",),
             never={"zero_one_adam": _ZERO_ONE_ADAM, "adafactor": _ADAFACTOR},
+            code=True,
         ),
-    ] = Field(default="adamw", description="adamw, sgd, lamb, lion, muon (delta mode), onebit_adam (gradient mode)")
+    ] = Field(
+        default="adamw",
+        description="adamw, sgd, lamb, lion, muon (delta mode), onebit_adam (gradient mode), or a function that makes "
+        'one of torch.optim, "package.module:function" (delta mode)',
+    )
     moments: Annotated[Literal["fp32", "bf16"], choice("fp32", "bf16")] = Field(
         default="fp32", description="fp32, bf16 (adamw, lamb): what the optimiser's moments are kept in"
     )
@@ -302,7 +306,8 @@ class Job(Table):
 
     @property
     def _builds(self) -> list[str]:
-        return [spec for spec in (self.model.build, self.data.build) if spec]
+        own = self.train.optimizer if ":" in self.train.optimizer else None
+        return [spec for spec in (self.model.build, self.data.build, own) if spec]
 
     def steps(self, samples: int) -> int:
         """Steps of the whole run with ``samples`` training samples; the last batch may reach into a further epoch."""

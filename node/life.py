@@ -206,6 +206,7 @@ class Life:
             island=island,
             rests=self._kept,
             promises=promises,
+            allow_code=settings.allow_code,
         )
 
     def _stopped(self, stopped: Stopped) -> None:

@@ -102,6 +102,7 @@ class Hub(Network):
             island=island,
             own=own,
             rests=rests,
+            allow_code=None,
         )
         if own is not None:
             own.trainer = trainer

@@ -154,7 +154,7 @@ def tensors_of(job: Job, facts: Facts, plan: Plan, stage: int) -> Tensors:
     if job.updates.mode == "delta" and job.updates.outer_optimizer.momentum:
         kinds["optimizer.outer."] = "F32"
     if job.updates.mode == "gradient" or not job.updates.secure:
-        if job.model.parameters is not None:
+        if job.model.parameters is not None or ":" in job.train.optimizer:
             return Tensors(least, most, kinds, _OWN_MOMENTS)
         moments = MOMENTS[job.train.optimizer] if job.train.optimizer != "sgd" or job.train.momentum else ()
         kinds |= {f"optimizer.{name}.": "BF16" if job.train.moments == "bf16" else "F32" for name in moments}

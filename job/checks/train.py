@@ -33,6 +33,13 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
         elif not job.updates.dense_rounds:
             sentence = "train.optimizer = 'onebit_adam' needs updates.dense_rounds, the steps before it freezes"
             yield ("train", "optimizer"), f"{sentence}; some 15 % of all steps"
+    if ":" in train.optimizer:
+        sentence = f"train.optimizer = {train.optimizer!r}"
+        if job.updates.mode != "delta":
+            why = "nobody knows whether its steps have the same bits on every device"
+            yield ("train", "optimizer"), f'{sentence}: {why}; it needs updates.mode = "delta"'
+        if train.offload:
+            yield ("train", "offload"), f"train.offload has no meaning with {sentence}, which has moments of its own"
     if train.optimizer == "muon":
         if job.updates.mode != "delta":
             sentence = "train.optimizer = 'muon' multiplies matrices, whose last bits differ from device to device"

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+_CODE = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 
-def choice(*allowed: str, later: tuple[str, ...] = (), never: Mapping[str, str] | None = None) -> BeforeValidator:
+
+def choice(
+    *allowed: str, later: tuple[str, ...] = (), never: Mapping[str, str] | None = None, code: bool = False
+) -> BeforeValidator:
     """One word of ``allowed``; words of ``later`` (``x*``: anything that begins with x) are refused as "not yet", words
-    of ``never`` with their reason."""
+    of ``never`` with their reason. ``code``: a function of a module, "package.module:function", is allowed too."""
 
     def check(value: Any) -> Any:
-        if not isinstance(value, str) or value in allowed:
+        if not isinstance(value, str) or value in allowed or (code and re.fullmatch(_CODE, value)):
             return value
         if never and value in never:
             context = {"value": repr(value), "reason": never[value], "allowed": ", ".join(allowed)}
             raise PydanticCustomError("choice", "{value} {reason}; allowed: {allowed}", context)
         for word in later:
-            if value == word or (word.endswith("*") and value.startswith(word[:-1])) or (word == ":" and ":" in value):
+            if value == word or (word.endswith("*") and value.startswith(word[:-1])):
                 message = "not yet: {value} is not supported by this version; allowed now: {allowed}"
                 raise PydanticCustomError("not_yet", message, {"value": repr(value), "allowed": ", ".join(allowed)})
         near = difflib.get_close_matches(value, allowed, 1, 0.5)
@@ -54,7 +59,7 @@ def listed(value: Any) -> Any:
 Count = Annotated[int, Field(ge=1)]
 
 
-Code = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+Code = Annotated[str, Field(pattern=f"^{_CODE}$")]
 
 
 Files = Annotated[list[str], BeforeValidator(listed), Field(min_length=1)]

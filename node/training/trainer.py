@@ -8,7 +8,7 @@ point, so there is nothing to clean up.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -67,13 +67,15 @@ class Trainer:
         own: OwnLoop | None = None,
         rests: Rests | None = None,
         promises: Promises | None = None,
+        allow_code: Sequence[str] | None = (),
     ) -> None:
         """``rests``: where what is learnt beside checkpoints is kept; None: nowhere. ``promises``: what every view is
-        held against; None: the coordinator is trusted."""
+        held against; None: the coordinator is trusted. ``allow_code``: modules whose optimiser may be called (None:
+        any)."""
         clock, owner = StepClock(worked=wire.worked), owner or Owner()
         context = NodeContext(name, job, facts, definition, device, wire, clock, emit, self.pump)
         resources = Resources(
-            optimizer=make_optimizer(job) if own is None else own.optimizer,
+            optimizer=own.optimizer if own is not None else make_optimizer(job, allow_code),
             data=cache(open_data),
             owner=owner,
             waiting=Waiting(wire.report, lambda: wire.arrived),

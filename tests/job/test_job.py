@@ -134,7 +134,10 @@ MISTAKES = [
         "train.optimizer = 'onebit_adam' needs updates.dense_rounds",
     ),
     ([('"adamw"', '"zero_one_adam"')], "train.optimizer: 'zero_one_adam' takes steps of its own between exchanges"),
-    ([('"adamw"', '"mine.optimizers:make"')], "not yet: 'mine.optimizers:make'"),
+    (
+        [('"adamw"', '"mine:make"'), ('"delta"', '"gradient"'), ("dense_rounds = 20", "")],
+        "train.optimizer = 'mine:make': nobody knows whether its steps have the same bits",
+    ),
     ([('"adamw"', '"adamv"')], "did you mean 'adamw'?"),
     ([('"1f1b"', '"interleave"')], "did you mean 'interleaved'"),
     ([('pattern = "auto"', 'pattern = "gossip"')], "no join by replay (who joins takes a neighbour's weights)"),

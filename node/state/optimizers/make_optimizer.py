@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ....job.schema import Job
+from ...models.builds import import_build
+from .called import CalledOptimizer
 from .muon import Muon
 from .optimizers import SGD, AdamW, Lamb, Lion, OneBitAdam, Optimizer
 
 
-def make_optimizer(job: Job) -> Optimizer:
-    """The job's optimiser."""
+def make_optimizer(job: Job, allow_code: Sequence[str] | None = ()) -> Optimizer:
+    """The job's optimiser. ``allow_code``: modules whose functions may be called (None: any).
+
+    Raises:
+        FarflungError: it is a function that may not be called, or makes no optimiser whose state members can share.
+    """
     train = job.train
+    if ":" in train.optimizer:
+        make = import_build(train.optimizer, "train.optimizer", allow_code)
+        return CalledOptimizer(train.optimizer, make, train.learning_rate, train.weight_decay)
     if train.optimizer == "adamw":
         return AdamW(train.betas, train.eps, train.weight_decay)
     if train.optimizer == "lamb":

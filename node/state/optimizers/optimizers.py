@@ -42,7 +42,7 @@ class Optimizer(Protocol):
         """``count`` is 1 for the first step with these moments."""
 
 
-class _OfGradients:
+class OfGradients:
     """What the group adds up is the gradient itself."""
 
     def offer(self, section: Section, count: int, share: float) -> None:
@@ -52,7 +52,7 @@ class _OfGradients:
         return True
 
 
-class AdamW(_OfGradients):
+class AdamW(OfGradients):
     """AdamW (Loshchilov and Hutter, 2019), bias corrected, as torch.optim.AdamW computes it."""
 
     moments: tuple[str, ...] = ("m", "v")
@@ -147,7 +147,7 @@ class OneBitAdam(AdamW):
             move(here)
 
 
-class Lion(_OfGradients):
+class Lion(OfGradients):
     """Lion (Chen et al., 2023): steps of one size for each coordinate, in the direction of a momentum's sign."""
 
     moments: tuple[str, ...] = ("m",)
@@ -165,7 +165,7 @@ class Lion(_OfGradients):
             m.mul_(second).add_(here.grad * (1 - second))
 
 
-class SGD(_OfGradients):
+class SGD(OfGradients):
     """Stochastic gradient descent with heavy-ball momentum, as torch.optim.SGD computes it."""
 
     def __init__(self, momentum: float, weight_decay: float) -> None:

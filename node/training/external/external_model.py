@@ -6,7 +6,6 @@ its own copy of the weights; the trainer keeps theirs, and each step copies them
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -18,9 +17,8 @@ from ...data.dataset import Dataset
 from ...models.builds import check_norms
 from ...models.definition import ModelDefinition
 from ...models.stage import StageModel
+from ...state.optimizers.called import COUNT, state_of
 from ...state.sections.section import Section
-
-_COUNT = "step"
 
 
 class OwnModel(ModelDefinition):
@@ -98,7 +96,7 @@ class OwnOptimizer:
         self._model, self._optimizer = model, optimizer
         if any(float(value.abs().max()) for state in optimizer.state.values() for value in _tensors(state).values()):
             raise FarflungError("the optimizer has taken steps already", "make a new one for the group")
-        self.moments, self._counts = _state_of(optimizer)
+        self.moments, self._counts = state_of(optimizer)
 
     def offer(self, section: Section, count: int, share: float) -> None:
         """What the group adds up is the gradient itself."""
@@ -118,42 +116,12 @@ class OwnOptimizer:
             for name, values in layout.views(vector):
                 self._optimizer.state[parameters[name]][moment] = values
         for name in parameters if self._counts else ():
-            self._optimizer.state[parameters[name]][_COUNT] = torch.tensor(float(count - 1))
+            self._optimizer.state[parameters[name]][COUNT] = torch.tensor(float(count - 1))
         self._optimizer.step()
         with torch.no_grad():
             for name, values in layout.views(section.x):
                 values.copy_(parameters[name])
         self._optimizer.zero_grad()
-
-
-def _state_of(optimizer: torch.optim.Optimizer) -> tuple[tuple[str, ...], bool]:
-    """(the names of its state's tensors, whether it counts steps), by a step of a copy with tiny parameters."""
-    tiny: dict[int, Any] = {}
-    for group in optimizer.param_groups:
-        for one in group["params"]:
-            small = nn.Parameter(torch.zeros([2] * one.ndim))
-            small.grad = torch.zeros_like(small)
-            tiny[id(one)] = small
-    trial = copy.deepcopy(optimizer, tiny)
-    trial.state.clear()
-    kind = type(optimizer).__name__
-    try:
-        trial.step()
-    except Exception as error:  # an optimiser of a person's own may fail in any way, and LBFGS wants a closure
-        hint = "take one that steps on gradients alone, such as torch.optim.AdamW"
-        raise FarflungError(f"{kind} takes no step by itself: {type(error).__name__}: {error}", hint) from error
-    names: set[str] = set()
-    counts = False
-    for parameter, state in trial.state.items():
-        for name, value in state.items():
-            if name == _COUNT:
-                counts = True
-            elif isinstance(value, Tensor) and value.shape == parameter.shape:
-                names.add(name)
-            elif value is not None:
-                hint = "take one whose state has the parameters' shapes, such as torch.optim.AdamW or SGD"
-                raise FarflungError(f"{kind} keeps {name!r}, which no member can be given", hint)
-    return tuple(sorted(names)), counts
 
 
 def _tensors(state: dict[str, Any]) -> dict[str, Tensor]:
