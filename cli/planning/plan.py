@@ -28,7 +28,7 @@ from ...scheduler.published.dtfm import Dtfm
 from ...scheduler.timing.estimate import Estimator
 from ...scheduler.timing.simulated import run as simulate_plan
 from ...scheduler.workloads.codecs import bits_of
-from ...scheduler.workloads.jobs import paper_workload, workload_of
+from ...scheduler.workloads.jobs import moment_bytes, paper_workload, workload_of
 from ...scheduler.workloads.settled import as_settled
 from ...scheduler.workloads.workload import CodecChoice, Workload
 from ..jobs.codecs_of_a_job import check_codec
@@ -76,8 +76,10 @@ def run(
         speed = max(speed or 0.0, speed_for(wanted, deadline))
     if speed is not None:
         objective = "cost"
+    train = dict(_tables(job).get("train") or {})
     workload = replace(
         workload,
+        movable_bytes=0.0 if job is None or train.get("offload") else moment_bytes(train),
         stages=stages if stages is not None else workload.stages,
         pipelines=pipelines if pipelines is not None else workload.pipelines,
     )

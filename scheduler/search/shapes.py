@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy
 
@@ -138,7 +140,7 @@ def why_nothing_fits(network: Network, workload: Workload) -> str:
     if together < total:
         return (
             f"the model needs {size_text(total)}: the {_count(len(network), 'device')} that joined have "
-            f"{size_text(together)} together"
+            f"{size_text(together)} together{_what_would_fit(network, workload)}"
         )
     islands = components(network)
     if len(islands) > 1:
@@ -155,18 +157,40 @@ def why_nothing_fits(network: Network, workload: Workload) -> str:
         )
     return (
         f"no plan with stages = {workload.stages or 'auto'} and pipelines = {workload.pipelines or 'auto'} fits the "
-        f"memory of the {_count(len(network), 'device')} that joined{_with_another_schedule(network, workload)}"
+        f"memory of the {_count(len(network), 'device')} that joined{_what_would_fit(network, workload)}"
     )
 
 
-def _with_another_schedule(network: Network, workload: Workload) -> str:
-    """What the job could say instead, where that would fit: 1F1B keeps fewer microbatches than GPipe."""
-    if workload.schedule != "gpipe":
-        return ""
-    other = replace(workload, schedule="1f1b")
-    estimator, order = Estimator(network, other), numpy.argsort(-network.memory, kind="stable")
-    for shape in shapes(len(network), other):
+def _what_would_fit(network: Network, workload: Workload) -> str:
+    """What the job could say instead, where that would fit: what costs a training least first, and all of it last."""
+    words: list[str] = []
+    whole = workload
+    for said, change in _less_memory(workload):
+        words.append(said)
+        whole = replace(whole, **change)
+        if _fits(network, replace(workload, **change)):
+            return f"; with {said} it would fit"
+    if len(words) > 1 and _fits(network, whole):
+        return f"; with {', '.join(words[:-1])} and {words[-1]} it would fit"
+    return ""
+
+
+def _less_memory(workload: Workload) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(words of the job, fields of a workload with them): 1F1B keeps fewer microbatches than GPipe, with recompute a
+    layer's inputs alone are kept, and moments may lie in main memory."""
+    if workload.schedule == "gpipe":
+        yield 'schedule = "1f1b"', {"schedule": "1f1b"}
+    if not workload.recompute:
+        yield "train.recompute = true", {"recompute": True}
+    if workload.movable_bytes:
+        less = workload.optimizer_bytes - workload.movable_bytes
+        yield "train.offload = true", {"optimizer_bytes": less, "movable_bytes": 0.0}
+
+
+def _fits(network: Network, workload: Workload) -> bool:
+    estimator, order = Estimator(network, workload), numpy.argsort(-network.memory, kind="stable")
+    for shape in shapes(len(network), workload):
         places = order[: shape.devices].reshape(shape.nodes, shape.pipelines).T
         if cut_for(estimator, places, shape.chunks) is not None:
-            return '; with schedule = "1f1b" it would fit'
-    return ""
+            return True
+    return False

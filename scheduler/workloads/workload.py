@@ -89,6 +89,7 @@ class Workload:
     activation_bits, gradient_bits: bits for each element that crosses a stage boundary, forward and backward. every:
     steps between the beginnings of two rounds, overlap: steps that one may be in flight.
     optimizer_bytes: bytes a parameter takes on a device (weights, gradient, moments, reference).
+    movable_bytes: of those, what train.offload would move to main memory; 0 where that is done, or is no use.
     round_bytes: bytes a parameter that rounds take beside, where a stage has several holders (errors kept).
     codec_seconds: device seconds for each element that the activation codec takes at one end, forward and backward.
     codecs: the codecs that a link may be given; empty where the job's own codec is used on every link.
@@ -118,6 +119,7 @@ class Workload:
     activation_bits: float = 16.0
     gradient_bits: float = 16.0
     optimizer_bytes: float = 16.0
+    movable_bytes: float = 0.0
     round_bytes: float = 0.0
     activation_bytes: float = 4.0
     recompute: bool = False

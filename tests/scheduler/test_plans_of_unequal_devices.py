@@ -1,5 +1,7 @@
 """Unequal speed, memory, links, prices: what the planner makes of them."""
 
+from dataclasses import replace
+
 import numpy
 import pytest
 
@@ -41,6 +43,35 @@ def test_a_refusal_for_want_of_memory_says_what_would_fit():
     with pytest.raises(PlanError, match='devices that joined; with schedule = "1f1b" it would fit'):
         plan(uniform(devices), gpipe)
     assert plan(uniform(devices), workload(stages=2, pipelines=1, overlap=0)).pipelines
+
+
+@pytest.mark.parametrize(
+    ("changes", "room", "says"),
+    [
+        (
+            {},
+            lambda job: stage_memory(replace(job, recompute=True), 0, 3, 2),
+            "; with train.recompute = true it would fit",
+        ),
+        (
+            {"movable_bytes": 8.0, "recompute": True},
+            lambda job: stage_memory(replace(job, optimizer_bytes=8.0), 0, 3, 2),
+            "; with train.offload = true it would fit",
+        ),
+        (
+            {"movable_bytes": 8.0},
+            lambda job: stage_memory(replace(job, optimizer_bytes=8.0, recompute=True), 0, 3, 2),
+            "; with train.recompute = true and train.offload = true it would fit",
+        ),
+        ({"movable_bytes": 8.0}, lambda job: stage_memory(replace(job, optimizer_bytes=1.0), 0, 3, 1) / 2, ""),
+    ],
+)
+def test_a_refusal_names_what_takes_less_memory(changes, room, says):
+    job = workload(stages=2, pipelines=1, overlap=0, **changes)
+    devices = [Device(name, memory_bytes=room(job) * 1.001) for name in "ab"]
+    with pytest.raises(PlanError) as caught:
+        plan(uniform(devices), job)
+    assert str(caught.value).endswith(says) and ("would fit" in str(caught.value)) == bool(says)
 
 
 def test_shares_add_up_and_follow_speed():
