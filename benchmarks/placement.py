@@ -1,6 +1,7 @@
 """Searches for a placement side by side, on generated networks, at equal processor time.
 
-    python -m benchmarks.placement [--networks 20] [--seeds 5] [--limits 1,5,20] [--lines FILE] [--json FILE]
+    python -m benchmarks.placement [--networks 20] [--seeds 5] [--limits 1,5,20]
+        [--lines FILE] [--alone S] [--json FILE]
 
 The published cost (Yuan et al. 2022), 64 devices as 8 x 8. ``ours``: search_dtfm. ``annealer``: one run of simulated
 annealing of uniformly drawn swaps from a random start, compiled as ours is, as long as its time allows. ``original``:
@@ -30,7 +31,8 @@ from farflung.scheduler.published.search import search_dtfm
 from farflung.scheduler.timing import compiled
 
 RESULTS = Path(__file__).parent / "results" / "placement.json"
-DEVICES, SIDE = 64, 8
+DEVICES, SIDE, ALONE = 64, 8, 1000
+"""Devices, stages and pipelines, and the seed of runs of ours alone."""
 OTHERS = ("annealer", "original")
 _numba: Any = numba
 
@@ -228,13 +230,11 @@ def cyclic(model: Dtfm, label: numpy.ndarray) -> None:
 
 def compare(limits: list[float], seeds: int, count: int, lines_file: Path | None) -> list[dict[str, Any]]:
     """Runs what ``lines_file`` does not have yet, a line of JSON for each limit, network and seed, and returns all."""
-    done = (
-        [json.loads(line) for line in lines_file.read_text().splitlines()] if lines_file and lines_file.exists() else []
-    )
-    rows = [row for row in done if row["limit"] in limits and row["seed"] < seeds]
+    rows = [row for row in lines_of(lines_file) if row.get("limit") in limits and row["seed"] < seeds]
     had = {(row["limit"], row["network"], row["seed"]) for row in rows}
     made_networks = {name: (network, Dtfm(network, SIDE, SIDE)) for name, network in list(networks().items())[:count]}
-    warm(next(iter(made_networks.values())))
+    if len(rows) < len(limits) * seeds * len(made_networks):
+        warm(next(iter(made_networks.values())))
     for limit, seed, (name, (network, model)) in product(limits, range(seeds), made_networks.items()):
         if (limit, name, seed) in had:
             continue
@@ -249,11 +249,32 @@ def compare(limits: list[float], seeds: int, count: int, lines_file: Path | None
     return rows
 
 
-def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over the seeds of each limit, network and search, printed, with how ours compares."""
+def longer(seconds: float, count: int, lines_file: Path) -> None:
+    """Adds a run of ours alone, of so many seconds and another seed, for each network that has none."""
+    had = {row["network"] for row in lines_of(lines_file) if row.get("alone") == seconds}
+    for name, network in list(networks().items())[:count]:
+        if name not in had:
+            began = time.process_time()
+            found = search_dtfm(network, SIDE, SIDE, began + seconds, ALONE, clock=time.process_time).total
+            row = {"alone": seconds, "network": name, "ours": found, "took": time.process_time() - began}
+            with lines_file.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def lines_of(lines_file: Path | None) -> list[dict[str, Any]]:
+    """What a file of lines has; nothing where there is none yet."""
+    if lines_file is None or not lines_file.exists():
+        return []
+    return [json.loads(line) for line in lines_file.read_text().splitlines()]
+
+
+def summary(rows: list[dict[str, Any]], known: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over the seeds of each limit, network and search, printed, with how ours compares. known: rows of any
+    kind, of which the best of a network is taken."""
     best: dict[str, float] = {}
-    for row in rows:
-        best[row["network"]] = min(best.get(row["network"], numpy.inf), *(row[search] for search in ("ours", *OTHERS)))
+    for row in [*rows, *known]:
+        found = [row[search] for search in ("ours", *OTHERS) if search in row]
+        best[row["network"]] = min(best.get(row["network"], numpy.inf), *found)
     result: dict[str, Any] = {"best": best}
     for limit in sorted({row["limit"] for row in rows}):
         middle: dict[str, dict[str, float]] = {}
@@ -299,10 +320,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--limits", default="1,5,20")
     parser.add_argument("--lines", type=Path, help="a file of JSON lines, to which runs are added that it lacks")
+    parser.add_argument("--alone", type=float, default=0.0, help="seconds of runs of ours that are added for `best`")
     parser.add_argument("--json", type=Path, help=f"where to write the medians, {RESULTS.name} for instance")
     asked = parser.parse_args()
     limits = [float(limit) for limit in asked.limits.split(",")]
-    made = summary(compare(limits, asked.seeds, asked.networks, asked.lines))
+    if asked.alone:
+        if asked.lines is None:
+            parser.error("--alone adds to a file: give --lines FILE")
+        longer(asked.alone, asked.networks, asked.lines)
+    rows = compare(limits, asked.seeds, asked.networks, asked.lines)
+    made = summary(rows, lines_of(asked.lines))
     if asked.json:
         asked.json.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 

@@ -26,7 +26,7 @@ from .swaps import swap
 SHAPES_SEARCHED, REFINED = 4, 6
 """Shapes that are searched, of more than refine.MOST_DEVICES devices; and that are refined, of fewer."""
 IMPROVED, BEFORE = ", improved by swaps", "as before"
-SAMPLE_S = 1.5
+SAMPLE_S = 1.0
 """Seconds of the search for a sample's plan, which says how many stages thousands of devices may have; a fifth of less
 time."""
 SURE = 6

@@ -28,7 +28,7 @@ from .swaps import swap
 NEIGHBOURHOOD, SAMPLE, TRIED = 240, 120, 600
 """Devices of a neighbourhood; of the sample whose plan says which number of stages is tried first; and of those with
 which numbers of stages are compared."""
-EFFORT = 0.3
+EFFORT = 0.15
 """Of a whole run of swaps, in each neighbourhood."""
 LEFT_OUT = (0.05, 0.15, 0.4)
 """Parts of the pipelines, those with the thinnest lines, without which rounds may be quicker."""
