@@ -28,9 +28,17 @@ import sys
 import tempfile
 from pathlib import Path
 
+import cryptography.hazmat.backends.openssl.backend
 import forked
-import transformers.modeling_utils  # noqa: F401 what a node spends its first seconds with
+import transformers.models.auto.modeling_auto
+import transformers.models.gpt2.modeling_gpt2  # what a node spends its first seconds with
 
+import farflung.cli.one_run.linkfile
+import farflung.cli.own_data
+import farflung.cli.screen.events.story
+import farflung.coordinator.serve.serve
+import farflung.coordinator.web.server
+import farflung.job.files
 import farflung.node.agent
 from farflung.__main__ import main
 from farflung.cli.local import children
@@ -235,6 +243,8 @@ def run():
         Server(listener).run()
 
 
+LOADED = (cryptography.hazmat, transformers.models, farflung.cli, farflung.coordinator, farflung.job, farflung.node)
+"""What its forks need not import."""
+
 if __name__ == "__main__":
-    assert farflung.node.agent
     run()
