@@ -19,10 +19,10 @@ from .chat.template import find_template
 from .corpus.index import SUFFIX, VERSION
 from .data import TokenFile, counts_path
 from .files.sources import Source, text_files
-from .labelled import labelled_about
 from .made import Made
 from .making import maker_of
 from .mix import join
+from .rows.labelled import labelled_about
 
 FOLDER = "eval"
 """Below the folder of the training data's tokens."""

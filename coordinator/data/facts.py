@@ -35,10 +35,10 @@ from .data import TokenFile, counts_path, model_sizes, token_dtype
 from .eval_sets import TOKENS as EVAL_TOKENS
 from .eval_sets import digests_of, eval_files, eval_sets
 from .files.sources import Source, text_files
-from .labelled import labelled_about
 from .made import Made
 from .making import maker_of
 from .mix import tokenise_mix
+from .rows.labelled import labelled_about
 
 PROFILE_COMMAND = tuple(python.module("farflung.node.models.profiling.cost"))
 _MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json", "model.safetensors.index.json")

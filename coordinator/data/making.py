@@ -7,8 +7,8 @@ from collections.abc import Callable
 from ...job.tables.data import Data
 from .chat.chat import tokenise_chat
 from .data import TokenFile, tokenise
-from .labelled import tokenise_labelled
-from .preferences import tokenise_preferences
+from .rows.labelled import tokenise_labelled
+from .rows.preferences import tokenise_preferences
 
 Make = Callable[..., TokenFile]
 """``make(job, tokenizer, context, folder, tell, room)``."""

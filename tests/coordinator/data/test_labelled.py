@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer as Rust
 from tokenizers import models, pre_tokenizers, processors
 
-from farflung.coordinator.data.labelled import tokenise_labelled
+from farflung.coordinator.data.rows.labelled import tokenise_labelled
 from farflung.job.data.labelled import class_names, kinds_of, texts_of
 from farflung.job.data.marks import targets_of, trained_in
 from farflung.job.data.tokenizer_folder import load_tokenizer

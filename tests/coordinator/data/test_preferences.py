@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from farflung.coordinator.data.preferences import pair, tokenise_preferences
+from farflung.coordinator.data.rows.preferences import pair, tokenise_preferences
 from farflung.job.data.marks import FIRST, TRAINED, targets_of, tokens_of, trained_in
 from farflung.job.data.tokenizer_folder import load_tokenizer
 from farflung.job.files import load_job

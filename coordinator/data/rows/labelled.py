@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...job.data.labelled import class_names, class_number, labelled
-from ...job.data.tokenizer import Tokenizer
-from ...job.model_folder.config import pretrained_config
-from ...job.schema import Job
-from ...proto.errors import JobError
-from ...proto.process.progress import Tell
-from .data import TokenFile
-from .files.records import whole_text
-from .files.sources import compression_of, opened
-from .files.tables import rows_of
+from ....job.data.labelled import class_names, class_number, labelled
+from ....job.data.tokenizer import Tokenizer
+from ....job.model_folder.config import pretrained_config
+from ....job.schema import Job
+from ....proto.errors import JobError
+from ....proto.process.progress import Tell
+from ..data import TokenFile
+from ..files.records import whole_text
+from ..files.sources import compression_of, opened
+from ..files.tables import rows_of
 from .samples import write_samples
 
 _ONCE = 256  # rows tokenised at once

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...job.data.marks import MARKED
-from ...job.schema import Job
-from ...proto.errors import JobError
-from ...proto.process.progress import Meter, Tell
-from .data import TokenFile, counts_path, split, write_rows
-from .files.sources import text_files
+from ....job.data.marks import MARKED
+from ....job.schema import Job
+from ....proto.errors import JobError
+from ....proto.process.progress import Meter, Tell
+from ..data import TokenFile, counts_path, split, write_rows
+from ..files.sources import text_files
 
 _BLOCK = 4096  # rows written at once
 

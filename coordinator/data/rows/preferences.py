@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...job.data.marks import FIRST
-from ...job.data.tokenizer import Tokenizer
-from ...job.schema import Job
-from ...proto.errors import JobError
-from ...proto.process.progress import Tell
-from .chat.chat import LEFT_OUT, Reader
-from .chat.rows import Conversation, conversation
-from .data import TokenFile
-from .files.sources import compression_of, opened
-from .files.tables import rows_of
+from ....job.data.marks import FIRST
+from ....job.data.tokenizer import Tokenizer
+from ....job.schema import Job
+from ....proto.errors import JobError
+from ....proto.process.progress import Tell
+from ..chat.chat import LEFT_OUT, Reader
+from ..chat.rows import Conversation, conversation
+from ..data import TokenFile
+from ..files.sources import compression_of, opened
+from ..files.tables import rows_of
 from .samples import write_samples
 
 _ONCE = 64  # pairs rendered and tokenised at once
