@@ -1,0 +1,154 @@
+"""Messages of rounds that make no sense: who is put out, and what stays."""
+
+import math
+
+import pytest
+import torch
+from header_bodies import body_of
+from round_group import Group
+
+from farflung.node.rounds.arithmetic.ways import programs
+from farflung.node.rounds.protocol.machine import Rounds
+from farflung.node.rounds.protocol.messages import Contribution, Part, Refuse, Result, RoundPlan
+from farflung.proto import data_pb2
+
+
+def test_another_history_is_refused_with_both_sides_named():
+    group = Group("publishers", "none", [1.0, 1.0])
+    section = group.links["b"].exchange.section
+    section.g[3] = 1.0
+    section.restart_chain(1, 0)
+    group.links["b"].rounds.chain = section.chain
+    for link in group.links.values():
+        link.begin()
+    while group.mail:
+        group.deliver(0)
+    assert any("b holds another history of stage-0 than a" in why for _, why in group.warnings)
+
+
+def test_what_is_not_finite_is_refused_and_its_sender_named():
+    group = Group("publishers", "none", [1.0, 1.0, 1.0])
+    for name, link in group.links.items():
+        link.begin()
+        if name == "b":
+            from farflung import compress
+
+            evil = torch.full((32,), 1.0)
+            blob = bytearray(compress.make("none").encode(evil))
+            blob[-128:] = torch.full((32,), math.nan).numpy().tobytes()
+            for index, (sender, to, header, data) in enumerate(group.mail):
+                if sender == "b" and to == "a":
+                    del body_of(header).sizes[:]
+                    body_of(header).sizes.append(len(blob))
+                    group.mail[index] = (sender, to, header, bytes(blob))
+                    assert len(data) == len(blob)
+    while group.mail:
+        group.deliver(0)
+    assert any(node == "b" and "refused" in why for node, why in group.warnings)
+    assert all(link.complete for link in group.links.values())
+    group.apply("a")
+    assert bool(torch.isfinite(group.links["a"].exchange.section.g).all())
+
+
+@pytest.mark.parametrize(("tamper", "why"), [(-1.0, "no members' numbers have"), (math.nan, "not finite")])
+def test_an_answer_of_a_phase_that_makes_no_sense_puts_its_publisher_out_and_ends_nobody(tamper, why):
+    group = Group("phases", "intsgd:rule=max", [1.0, 1.0, 1.0])
+    for link in group.links.values():
+        link.begin()
+    while group.mail:
+        sender, to, header, _ = group.mail[0]
+        if header.kind == data_pb2.RESULT and sender == "a" and body_of(header).part == 0:
+            group.mail[0] = (sender, to, header, torch.full((1,), tamper).numpy().tobytes())
+        group.deliver(0)
+    assert not any(link.complete for name, link in group.links.items() if name != "a")
+    assert sum(node == "a" and why in said for node, said in group.warnings) == 2  # b and c say so
+
+
+@pytest.mark.parametrize(
+    ("codec", "phase", "evil", "why"),
+    [
+        ("powersgd:rank=2", 0, torch.full((16,), 1e30).numpy().tobytes(), "an absurd norm"),
+        ("intsgd:rule=max", 1, programs.to_bytes(torch.full((48,), 60000, dtype=torch.int32)), "a level of 60000"),
+    ],
+    ids=["values", "levels"],
+)
+def test_a_member_of_a_summed_codec_that_is_far_too_large_is_refused_by_name(codec, phase, evil, why):
+    group = Group("phases", codec, [1.0, 1.0, 1.0])
+    for link in group.links.values():
+        link.begin()
+    while group.mail:
+        sender, to, header, data = group.mail[0]
+        if header.kind == data_pb2.CONTRIBUTION and (sender, to) == ("b", "a") and body_of(header).part == phase:
+            assert body_of(header).sizes[0] == len(data)
+            body_of(header).sizes[0] = len(evil)
+            group.mail[0] = (sender, to, header, evil)
+        group.deliver(0)
+    assert [node for node, said in group.warnings if why in said] == ["b"]
+    changed_on_the_way = "a counted another contribution of b"
+    assert all(why in said or said == changed_on_the_way for _, said in group.warnings)
+    for name in group.links:
+        group.apply(name)
+    sections = [link.exchange.section for link in group.links.values()]
+    assert all(torch.equal(sections[0].g, other.g) for other in sections)
+    assert float(sections[0].g.abs().max()) < 10
+
+
+def test_a_message_of_another_fragment_is_refused():
+    parts = (Part(0, "a", 0, 8, 0), Part(1, "a", 8, 16, 1))
+    rounds = Rounds(RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), parts, "publishers", False, 2), "a", 0, 5)
+    effects = rounds.contribution("b", "b", 1, 1, 5, Contribution(b"", (0,), 1), now=0.0)
+    assert isinstance(effects[0], Refuse) and "round 1 of stage-0 has no part 1" in effects[0].why
+    assert rounds.contribution("b", "b", 2, 1, 5, Contribution(b"", (0,), 1), now=0.0) == []
+
+
+@pytest.mark.parametrize(
+    ("sender", "number", "part", "wrong"),
+    [("z", 1, 0, "not a member"), ("b", 9, 0, "while round 0 is the last"), ("b", 1, 7, "no part 7")],
+)
+def test_messages_that_cannot_be_are_refused(sender, number, part, wrong):
+    plan = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), (Part(0, "a", 0, 8),), "publishers")
+    rounds = Rounds(plan, "a", 0, 5)
+    effects = rounds.contribution(sender, sender, number, part, 5, Contribution(b"", (0,), 1), now=0.0)
+    assert isinstance(effects[0], Refuse)
+    assert wrong in effects[0].why
+
+
+def test_a_result_that_names_nobody_is_refused():
+    plan = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), (Part(0, "a", 0, 8),), "publishers")
+    rounds = Rounds(plan, "b", 0, 5)
+    for contributors, digests in [((), ()), ((0, 5), (1, 2)), ((1, 0), (1, 2)), ((0,), ())]:
+        effects = rounds.result("a", 1, 5, Result(0, contributors, digests), 0.0)
+        assert isinstance(effects[0], Refuse)
+
+
+@pytest.mark.parametrize("pattern", ["publishers", "all_to_all"])
+def test_who_fills_the_place_for_rounds_to_come_takes_nobody_elses(pattern):
+    """c sends nonsense of the next rounds before a has begun; what b sends then still counts."""
+    group = Group(pattern, "none", [1.0] * 3)
+    group.links["b"].begin()
+    group.links["c"].begin()
+    mail, group.mail = group.mail, []
+    header = next(h for s, to, h, _ in mail if (s, to, h.kind) == ("c", "a", data_pb2.CONTRIBUTION))
+    for number in range(200):
+        junk = data_pb2.Header()
+        junk.CopyFrom(header)
+        junk.contribution.round, junk.contribution.sizes[:] = 2 + number % 3, [8]
+        group.mail.append(("c", "a", junk, number.to_bytes(8, "little")))
+    while group.mail:
+        group.deliver(0)
+    assert {node for node, _ in group.warnings} == {"c"} and all("too many" in why for _, why in group.warnings)
+    assert len(group.links["a"].rounds.early) <= 12
+    group.mail = mail
+    while group.mail:
+        group.deliver(0)
+    group.links["a"].begin()
+    assert {key for key in group.links["a"].rounds.open.contributions if key[0] == 0} == {(0, 0), (0, 1)}
+    while group.mail:
+        group.deliver(0)
+    assert {node for node, _ in group.warnings} == {"c"}
+    group.now += 60.0  # c's own is asked for again: it had no room for itself
+    for link in group.links.values():
+        link.tick()
+    while group.mail:
+        group.deliver(0)
+    assert all(link.complete for link in group.links.values())
