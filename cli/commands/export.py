@@ -22,17 +22,34 @@ def export(
     merge: Annotated[
         bool, typer.Option("--merge", help="The whole model where adapters were trained ([model.lora]).")
     ] = False,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            "--push",
+            metavar="ORG/NAME",
+            help="Upload the folder to the hub, as a private model if it is new.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Write a checkpoint as a folder that transformers loads."""
+    from ...job.model_folder.push import check_target, upload
     from ...node.generation.export import beside
     from ...node.generation.export import export as write
     from ..next_words import load_line
 
+    if push is not None:
+        check_target(push)  # before an hour of writing
+
     with checkpoints_of(state, step) as found:
         folder, lacks = write(found, out, step=step, merge=merge), beside(found, step)
+    address = None if push is None else upload(folder, push)
     if output.json:
-        output.record({"path": str(folder), **({"lacks": lacks} if lacks else {})})
+        pushed = {"pushed": address} if address else {}
+        output.record({"path": str(folder), **({"lacks": lacks} if lacks else {}), **pushed})
     else:
         if lacks:
             output.say(lacks)
         output.say(f"{folder}\nload it: {load_line(folder)}")
+        if address:
+            output.say(f"on the hub: {address}")

@@ -10,6 +10,7 @@ from hub_server import running_hub
 
 from farflung.job.files import load_job
 from farflung.job.model_folder.hub import CONFIG, WEIGHTS, check, folder_of, is_name
+from farflung.job.model_folder.push import check_target, upload
 from farflung.proto.errors import JobError
 
 SERVED = b"\x02\0\0\0\0\0\0\0{}" + bytes(range(256)) * 400
@@ -138,3 +139,39 @@ def test_a_damaged_file_of_the_cache_is_named(tmp_path):
     with pytest.raises(JobError, match=r"model\.safetensors in the cache of the hub is damaged"):
         check(tmp_path / "model.safetensors", hashlib.sha256(b"wrong").hexdigest())
     check(tmp_path / "model.safetensors", right)
+
+
+@pytest.fixture
+def exported(tmp_path):
+    folder = tmp_path / "tuned"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(SERVED)
+    return folder
+
+
+def test_an_export_is_pushed_as_one_commit(server, exported, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", server.token)
+    assert upload(exported, "org/mine") == f"{server.url}/org/mine"
+    assert server.pushed["org/mine"] == {"config.json": b"{}", "model.safetensors": SERVED}
+    assert sum("/commit/" in path for _, path, _ in server.asked) == 1
+
+
+def test_who_may_not_write_is_told_what_to_do_and_keeps_the_folder(server, exported, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    with pytest.raises(JobError, match=r"does not let this token write there; .*tuned is written") as caught:
+        upload(exported, "org/other")
+    assert "HF_TOKEN" in caught.value.hint and "org/other" not in server.pushed
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(JobError, match="the hub did not take it") as caught:
+        upload(exported, "org/other")
+    assert "hf upload org/other" in caught.value.hint
+
+
+def test_a_wrong_name_and_no_network_are_said_before_anything_is_written(monkeypatch):
+    with pytest.raises(JobError, match="--push 'mine' is no name of a model"):
+        check_target("mine")
+    check_target("org/mine@branch")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(JobError, match="this machine is offline"):
+        check_target("org/mine")

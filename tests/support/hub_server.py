@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -14,12 +15,14 @@ from urllib.parse import unquote, urlsplit
 
 
 class Hub:
-    """Models by name: folders. ``gated`` ones want ``token``. ``asked``: (method, path, range) of each request."""
+    """Models by name: folders. ``gated`` ones want ``token``, and so does whoever writes. ``pushed``: files of commits
+    by name. ``asked``: (method, path, range) of each request."""
 
     def __init__(self) -> None:
         self.models: dict[str, Path] = {}
         self.gated: set[str] = set()
         self.token = "hf_right"
+        self.pushed: dict[str, dict[str, bytes]] = {}
         self.asked: list[tuple[str, str, str]] = []
         hub = self
 
@@ -31,6 +34,9 @@ class Hub:
 
             def do_GET(self) -> None:
                 hub._answer(self, "GET")
+
+            def do_POST(self) -> None:
+                hub._written(self)
 
             def log_message(self, format: str, *args: Any) -> None:
                 """Silent."""
@@ -69,6 +75,33 @@ class Hub:
         if not file.is_file():
             return self._error(request, 404, "EntryNotFound")
         return self._file(request, method, name, file)
+
+    def _written(self, request: BaseHTTPRequestHandler) -> None:
+        """A model is made, or files come: what will come, then a commit of lines of JSON."""
+        path = unquote(urlsplit(request.path).path)
+        self.asked.append(("POST", path, ""))
+        body = _body(request)
+        if request.headers.get("Authorization") != f"Bearer {self.token}":
+            return self._error(request, 403, "Forbidden")
+        answer: Any = {}
+        if path == "/api/repos/create":
+            made = json.loads(body)
+            name = f"{made.get('organization') or 'me'}/{made['name']}"
+            self.pushed.setdefault(name, {})
+            answer = {"url": f"{self.url}/{name}"}
+            assert made.get("private") or made.get("visibility") == "private", made
+        elif "/preupload/" in path:
+            files = json.loads(body)["files"]
+            answer = {"files": [{"path": one["path"], "uploadMode": "regular", "shouldIgnore": False} for one in files]}
+        elif "/commit/" in path:
+            name = "/".join(path.split("/")[3:5])
+            for line in map(json.loads, body.splitlines()):
+                if line["key"] == "file":
+                    self.pushed[name][line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            answer = {"commitUrl": f"{self.url}/{name}/commit/1", "commitOid": self.revision(name)}
+        else:
+            answer = {"type": "valid"}
+        return self._send(request, 200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
     def _listed(self, request: BaseHTTPRequestHandler, name: str, folder: Path, what: str) -> None:
         files = sorted(path for path in folder.iterdir() if path.is_file())
@@ -113,6 +146,18 @@ class Hub:
 
     def _error(self, request: BaseHTTPRequestHandler, status: int, code: str) -> None:
         self._send(request, status, b"{}", {"X-Error-Code": code, "X-Error-Message": code}, request.command == "HEAD")
+
+
+def _body(request: BaseHTTPRequestHandler) -> bytes:
+    """Whole, or in chunks."""
+    if request.headers.get("Transfer-Encoding", "").lower() != "chunked":
+        return request.rfile.read(int(request.headers.get("Content-Length") or 0))
+    body = b""
+    while size := int(request.rfile.readline().split(b";")[0], 16):
+        body += request.rfile.read(size)
+        request.rfile.readline()
+    request.rfile.readline()
+    return body
 
 
 def _oid(path: Path) -> str:

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 from ....proto.errors import JobError
+from .arrow import batches, is_arrow
 from .places import Place, skip
 
 BOM = codecs.BOM_UTF8
@@ -57,7 +58,25 @@ def whole_text(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def _arrow(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple[int, int, str]]:
+    for group, batch in enumerate(batches(name, file, "parquet")):
+        if field not in batch.schema.names:
+            keys = ", ".join(batch.schema.names)
+            raise JobError(f"{name}: no column {field!r}; it has: {keys}", "set data.field to one of them")
+        begin = start[1] if group == start[0] else 0 if group > start[0] else len(batch)
+        for number, value in enumerate(batch.column(field).slice(begin).to_pylist(), begin):
+            if not isinstance(value, str):
+                raise no_text(f"{name}: row {number + 1} of batch {group}: column {field!r}", value)
+            yield group, number, value
+
+
 def parquet(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple[int, int, str]]:
+    """Also arrow, by its first bytes."""
+    begins = file.read(8)
+    file.seek(0)
+    if is_arrow(begins):
+        yield from _arrow(name, file, field, start)
+        return
     try:
         from pyarrow import ArrowInvalid
         from pyarrow.parquet import ParquetFile

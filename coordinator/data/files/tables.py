@@ -1,4 +1,5 @@
-"""Rows of files that are tables: lines of JSON, one JSON list, csv and tsv with a first line of names, parquet."""
+"""Rows of files that are tables: lines of JSON, one JSON list, csv and tsv with a first line of names, parquet,
+arrow."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 from ....proto.errors import JobError
+from .arrow import batches, is_arrow
 
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zstd")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -32,6 +34,12 @@ def rows_of(
     file.seek(0)
     if start.startswith(b"PAR1"):
         yield from _parquet(name, file, key, forms, columns)
+    elif is_arrow(start):
+        number = 0
+        for batch in batches(name, file, key):
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{name}: row {number}", row
     elif delimiter := _DELIMITERS.get(_kind(name)):
         yield from _csv(name, file, delimiter)
     elif start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):

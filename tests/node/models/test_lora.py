@@ -125,6 +125,16 @@ def test_a_base_in_bf16_takes_half_the_memory_and_changes_nothing_that_autocast_
     assert sizes[1] == pytest.approx(sizes[0] / 2, rel=0.01)
 
 
+def test_what_adapters_drop_is_the_same_in_every_shape(tmp_path):
+    """And changes nothing while they are zero, before the first step."""
+    folder = save_base(tmp_path / "base", "llama", 29)
+    losses = [train(job_of(folder, recompute=plan is BOTH, dropout=0.3), folder, plan)[1] for plan in (ONE, BOTH)]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+    _, whole = train(job_of(folder), folder, ONE)
+    assert losses[0][0] == pytest.approx(whole[0], abs=1e-6)
+    assert abs(losses[0][-1] - whole[-1]) > 1e-4
+
+
 def test_rounds_and_checkpoints_hold_the_adapters_only(tmp_path):
     folder = save_base(tmp_path / "base", "gpt2", 29)
     job = job_of(folder)
