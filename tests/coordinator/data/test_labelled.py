@@ -106,7 +106,7 @@ def test_bytes_need_no_tokenizer_and_a_part_is_held_out(folder, tmp_path):
         ('{"body": "a", "label": 1}', {}, r"no text under 'text'; it has: body, label"),
         ('{"text": "a", "label": 1}', {"pair": "b"}, r"no text under 'b'; it has: text, label"),
         ("[1]\n[2]", {}, "not JSON"),
-        ("", {}, "no row in"),
+        ("", {}, "no row to learn in"),
     ],
 )
 def test_what_is_no_row_is_refused_with_its_line(folder, tmp_path, line, keys, message):
