@@ -75,6 +75,7 @@ def within(device: Device, limits: Limits) -> Device:
     """The device as the plan is to see it: what its owner allows."""
     if limits.memory:
         device.memory_bytes = min(device.memory_bytes or limits.memory, limits.memory)
+        device.main_bytes = min(device.main_bytes, limits.memory)  # 0: not said
     device.upload_bps, device.hours = limits.upload, limits.hours
     return device
 

@@ -32,7 +32,7 @@ class JoinRequest(_message.Message):
     def __init__(self, version: _Optional[str] = ..., protocol: _Optional[int] = ..., run: _Optional[str] = ..., ticket: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., device: _Optional[_Union[Device, _Mapping]] = ..., may_dial_out: bool = ..., oldest_protocol: _Optional[int] = ..., time: _Optional[float] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("kind", "description", "tflops", "memory_bytes", "cores", "upload_bps", "hours")
+    __slots__ = ("kind", "description", "tflops", "memory_bytes", "cores", "upload_bps", "hours", "devices", "main_bytes")
     KIND_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     TFLOPS_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,8 @@ class Device(_message.Message):
     CORES_FIELD_NUMBER: _ClassVar[int]
     UPLOAD_BPS_FIELD_NUMBER: _ClassVar[int]
     HOURS_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    MAIN_BYTES_FIELD_NUMBER: _ClassVar[int]
     kind: str
     description: str
     tflops: float
@@ -47,7 +49,9 @@ class Device(_message.Message):
     cores: int
     upload_bps: float
     hours: float
-    def __init__(self, kind: _Optional[str] = ..., description: _Optional[str] = ..., tflops: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., cores: _Optional[int] = ..., upload_bps: _Optional[float] = ..., hours: _Optional[float] = ...) -> None: ...
+    devices: int
+    main_bytes: int
+    def __init__(self, kind: _Optional[str] = ..., description: _Optional[str] = ..., tflops: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., cores: _Optional[int] = ..., upload_bps: _Optional[float] = ..., hours: _Optional[float] = ..., devices: _Optional[int] = ..., main_bytes: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("refused", "name", "session", "secret", "certificate", "authority", "job", "facts", "term", "dials_out", "certificate_life", "protocol", "passes", "over")

@@ -44,6 +44,19 @@ def memory_of(job: Job, kind: str, memory: float, nodes: int = 1) -> float:
     return memory * counted / (jobs.WEIGHT_BYTES + moments + messages)
 
 
+def island_memory(job: Job, found: Mapping[str, Any], nodes: int = 1) -> float:
+    """Bytes that a plan may count with of a device as a node describes it, ``found``; 0: not said.
+
+    An island whose devices hold rows of parameters has the memory of all of them, as far as main memory has room for
+    the sections, which lie there. One that cuts matrices has some of them whole on each: it counts as one device."""
+    kind, memory = str(found.get("kind")), float(found.get("memory_bytes") or 0.0)
+    devices, main = int(found.get("devices") or 1), float(found.get("main_bytes") or 0.0)
+    if kind == "cpu" or devices < 2 or job.parallel.inside == "ddp":
+        return memory_of(job, kind, memory, nodes)
+    together = memory * (devices if job.parallel.inside == "fsdp" else 1)
+    return min(together, memory_of(job, "cpu", main, nodes)) if main > 0 else memory
+
+
 def workload_of(job: Job, facts: Facts) -> Workload:
     """One step of the job in the scheduler's numbers, layer costs from the profile."""
     layers = [

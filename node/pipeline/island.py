@@ -38,6 +38,7 @@ from ...proto.control_pb2 import Device
 from ...proto.errors import FarflungError, RunFailed
 from ...proto.process import python
 from ...scheduler import Plan
+from ..device.memory import available_memory
 from ..device.probe import find_device, measure_device, usable_cores
 from ..models.definition import ModelDefinition
 from ..models.factory import model_of
@@ -139,6 +140,7 @@ class Island:
         device.memory_bytes = min(device.memory_bytes, *(one["memory"] for one in found))
         if self.device.type == "cpu":
             device.memory_bytes //= self.ranks
+        device.devices, device.main_bytes = self.ranks, available_memory()
         device.description = f"island of {self.ranks}: {device.description}"
         return device
 

@@ -3,7 +3,7 @@
 import pytest
 from planners import planner_of
 
-from farflung.coordinator.planning.planner import fit_shape, memory_of, wanted_nodes, workload_of
+from farflung.coordinator.planning.planner import fit_shape, island_memory, memory_of, wanted_nodes, workload_of
 from farflung.job.data.facts import Facts, LayerProfile, Profile
 from farflung.job.schema import Job
 from farflung.scheduler import Device, PlanError
@@ -50,6 +50,20 @@ def test_memory_of_moments():
     assert memory_of(away, "cuda", 8e9) == memory_of(plain, "cpu", 8e9) == 8e9
     assert memory_of(away, "cpu", 8e9) == 4e9  # it has the moments in the same memory
     assert memory_of(plain, "cuda", 8e9, 8) == 8e9 > memory_of(plain, "cpu", 8e9, 8)  # and the messages of rounds
+
+
+def test_memory_of_islands():
+    plain, rows, heads = (
+        job().model_copy(update={"parallel": job().parallel.model_copy(update={"inside": inside})})
+        for inside in ("ddp", "fsdp", "tp")
+    )
+    cards = {"kind": "cuda", "memory_bytes": "8000000000", "devices": 4, "main_bytes": "512000000000"}
+    assert [island_memory(one, cards) for one in (plain, rows, heads)] == [8e9, 32e9, 8e9]
+    little = {**cards, "main_bytes": 16e9}  # the sections lie there
+    assert island_memory(rows, little) == memory_of(rows, "cpu", 16e9) <= 16e9 and island_memory(plain, little) == 8e9
+    of_one = {"kind": "cuda", "memory_bytes": 8e9}
+    assert island_memory(rows, of_one) == 8e9 == island_memory(rows, {**cards, "main_bytes": 0})
+    assert island_memory(rows, {}) == 0
 
 
 def test_masked_updates_wait_for_three_pipelines():
