@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
 
 from ...job.chosen import microbatch_of
 from ...job.data.facts import Facts, LayerProfile

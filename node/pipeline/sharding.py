@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ...proto.errors import FarflungError
 from ...scheduler import Plan
+from ..ipc.arena import release_freed_memory
 from ..models.decoders.matrix_plan import check_heads, matrix_plan
 from ..models.definition import LanguageModel, ModelDefinition
 from ..models.stage import StageModel
@@ -107,6 +108,7 @@ class ShardedStages:
                         piece.copy_(came)
             if self.by_samples:
                 values.mul_(self._ranks)  # FSDP takes the mean over the ranks
+        self._tidy()
 
     @torch.no_grad()
     def hand_in(self) -> None:
@@ -114,6 +116,12 @@ class ShardedStages:
         for own in self._in_order():
             if own.is_gathered and (gradient := own.gradient).numel():
                 dist.send(gradient.contiguous(), 0)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """A step's passes are over: glibc would keep several times what the pieces take, in holes between them."""
+        if self._device.type == "cpu":
+            release_freed_memory()
 
     def _views(self, vectors: Iterable[Tensor]) -> Iterator[tuple[str, Tensor]]:
         pairs = zip(self._layouts, vectors, strict=True)
