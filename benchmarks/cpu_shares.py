@@ -1,7 +1,7 @@
 """Hosts of an emulated WAN that compute unequally: a control group for each, with a part of a core.
 
-Groups of cgroups, of either version. A process puts itself into one (`JOIN`, run before anything else), for the
-commands that start it are farflung's own.
+Groups of cgroups, of either version. A trainer puts itself into its group when it measures its device: by then it has
+loaded torch, which a part of a core takes a minute for. `JOIN` is run before anything else of its process.
 """
 
 from __future__ import annotations
@@ -20,14 +20,27 @@ import os
 import sys
 
 groups, words = os.environ.get("FARFLUNG_BENCH_GROUPS"), sys.orig_argv
-if groups and "farflung.node.io.process" in words:  # what carries bytes is no part of computing
-    with open(os.path.join(groups, "rest", "cgroup.procs"), "w") as file:
+
+
+def enter(name):
+    with open(os.path.join(groups, name, "cgroup.procs"), "w") as file:
         file.write(str(os.getpid()))
+
+
+if groups and any(word.startswith("farflung.node.io") for word in words):  # what carries bytes is no part of computing
+    enter("rest")
 elif groups and "join" in words and "wan" not in words and "--name" in words:
-    with open(os.path.join(groups, words[words.index("--name") + 1], "cgroup.procs"), "w") as file:
-        file.write(str(os.getpid()))
+    from farflung.node.device import probe
+
+    rate = probe.matmul_rate
+
+    def matmul_rate(*args):
+        enter(words[words.index("--name") + 1])
+        return rate(*args)
+
+    probe.matmul_rate = matmul_rate
 """
-"""A sitecustomize module: a node's trainer joins the group of its name, its I/O process that of the rest."""
+"""A sitecustomize module: a node's trainer enters the group of its name, its I/O process that of the rest."""
 
 
 def possible() -> bool:

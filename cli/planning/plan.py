@@ -66,6 +66,8 @@ def run(
     memory: say too what a node of each stage holds.
     PlanError with one sentence for everything that is wrong with the files, the words or the wish.
     """
+    if picture is not None and Path(picture).suffix.lower() not in ("", ".svg"):
+        raise PlanError(f"a picture is an SVG, which browsers show: name it {Path(picture).with_suffix('.svg').name}")
     words = str(cluster)
     network = cluster_of(words) if in_words(words) and not Path(words).exists() else Network.load(cluster)
     if price is not None:

@@ -67,6 +67,11 @@ def test_the_object_has_the_promised_keys_and_is_json(tmp_path):
     assert "timeline of the simulated step" in text and "bottleneck" in text
 
 
+def test_a_picture_has_the_name_of_what_it_is(tmp_path):
+    with pytest.raises(PlanError, match=r"a picture is an SVG, which browsers show: name it plan\.svg"):
+        run(*files(tmp_path), picture=tmp_path / "plan.png")
+
+
 def test_what_each_stage_takes(tmp_path):
     cluster, job = files(tmp_path)
     result = run(cluster, job, stages=2, pipelines=2, time_limit=1, memory=True)
