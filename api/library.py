@@ -109,7 +109,7 @@ def train(
         except KeyboardInterrupt:
             if on_event is None:
                 shown.close()
-                output.note(shown.story.parting())
+                output.note(shown.summary.parting())
             raise
     if status or not done:
         raise RunFailed(f"the run in {folder} ended with status {status}", f"its logs are in {folder / 'logs'}")

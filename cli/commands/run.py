@@ -49,9 +49,9 @@ def run(
         with view:
             status = run_here(plan, view.show)
     except KeyboardInterrupt:
-        output.note(view.story.parting())
+        output.note(view.summary.parting())
         return INTERRUPTED
     if status == 0:
         with contextlib.suppress(OSError):  # the run is done all the same
-            output.say(following(view.story.state, read.model, task=read.train.task))
+            output.say(following(view.summary.state, read.model, task=read.train.task))
     return status

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .events.story import Story
+from .events.run_summary import RunSummary
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -22,7 +22,7 @@ _FEWEST_LETTERS = 8
 
 @dataclass(frozen=True)
 class Line:
-    """What of a story is shown: ``words`` (maybe cut), a bar of ``bar`` columns (0: none), then ``numbers``."""
+    """The parts of a summary that are shown: ``words`` (maybe cut), ``bar`` columns (0: none), then ``numbers``."""
 
     words: str
     bar: int
@@ -35,10 +35,10 @@ class Line:
         return sum(parts) + _GAP * (len(parts) - 1)
 
 
-def fitted(story: Story, width: int) -> Line:
-    """The line of a story for so many columns."""
-    words, count, left = story.headline(), story.count(), story.left_text()
-    loss, speed, saved = story.loss_text(), story.speed_text(), story.saved_text()
+def fitted(summary: RunSummary, width: int) -> Line:
+    """The line of a summary in at most ``width`` columns."""
+    words, count, left = summary.headline(), summary.count(), summary.left_text()
+    loss, speed, saved = summary.loss_text(), summary.speed_text(), summary.saved_text()
     short = words if len(words) <= _WORDS else "…" * _WORDS
     made = Line(short, 0, ())
     for bar, numbers in (
@@ -50,7 +50,7 @@ def fitted(story: Story, width: int) -> Line:
         (0, (count, loss, left)),
         (0, (count, left)),
     ):
-        made = Line(short, bar if story.steps else 0, tuple(one for one in numbers if one))
+        made = Line(short, bar if summary.steps else 0, tuple(one for one in numbers if one))
         if made.width <= width:
             break
     room = max(len(short) + width - made.width, _FEWEST_LETTERS)
@@ -58,12 +58,12 @@ def fitted(story: Story, width: int) -> Line:
 
 
 class Bar:
-    """The line of a story, as rich draws it: anew, to the terminal's width of the moment."""
+    """The line of a summary, drawn by rich to the terminal's present width."""
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, summary: RunSummary) -> None:
         from rich.spinner import Spinner
 
-        self._story = story
+        self._summary = summary
         self._spinner = Spinner("dots")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -72,8 +72,8 @@ class Bar:
         from rich.table import Table
         from rich.text import Text
 
-        story = self._story
-        line = fitted(story, max(20, options.max_width - 2))
+        summary = self._summary
+        line = fitted(summary, max(20, options.max_width - 2))
         grid = Table.grid(padding=(0, _GAP, 0, 0), pad_edge=False)
         cells = [Text(line.words, no_wrap=True)]
         grid.add_column(no_wrap=True)
@@ -81,8 +81,8 @@ class Bar:
             grid.add_column(width=line.bar)
         for _ in line.numbers:
             grid.add_column(no_wrap=True)
-        bar = [ProgressBar(total=story.steps, completed=story.step, width=line.bar)] if line.bar else []
+        bar = [ProgressBar(total=summary.steps, completed=summary.step, width=line.bar)] if line.bar else []
         grid.add_row(*cells, *bar, *(Text(one) for one in line.numbers))
         whole = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
-        whole.add_row("" if story.ended else self._spinner, grid)
+        whole.add_row("" if summary.ended else self._spinner, grid)
         yield whole

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ...coordinator.observe.savings import compared
 from ...proto.words.border import harmless_values
 from .events.event import Event
+from .events.run_summary import RunSummary
 from .events.sentences import advice_lines, sentence
-from .events.story import Story
 from .events.view_lines import plan_notes, stage_text, view_text
 from .output import Output
 
@@ -29,7 +29,7 @@ _QUIET_SECONDS = 5.0
 class Screen(Protocol):
     """Something that shows events until it is closed."""
 
-    story: Story
+    summary: RunSummary
 
     def show(self, event: Event) -> None:
         """Show one event."""
@@ -56,7 +56,7 @@ class _Screen:
 
     def __init__(self, output: Output) -> None:
         self.output = output
-        self.story = Story()
+        self.summary = RunSummary()
 
     def close(self) -> None:
         """Nothing to put back."""
@@ -75,7 +75,7 @@ class JsonScreen(_Screen):
 
     def show(self, event: Event) -> None:
         """Write the event as it is."""
-        self.story.add(event)
+        self.summary.add(event)
         self.output.event(event)
 
 
@@ -90,15 +90,15 @@ class PlainScreen(_Screen):
 
     def show(self, event: Event) -> None:
         """Write the event's sentence; warnings and errors go to stderr."""
-        self.story.add(event)
+        self.summary.add(event)
         kind = event.get("event")
         if kind == "step":
             now = self._clock()
-            if now - self._last_step < _QUIET_SECONDS and self.story.step != self.story.steps:
+            if now - self._last_step < _QUIET_SECONDS and self.summary.step != self.summary.steps:
                 return
             self._last_step = now
-            saving = self.story.savings.text()
-            of = f" of {self.story.steps}" if self.story.steps else ""
+            saving = self.summary.savings.text()
+            of = f" of {self.summary.steps}" if self.summary.steps else ""
             line = sentence(event).replace(f"step {event.get('step')}:", f"step {event.get('step')}{of}:", 1)
             self.output.say(line + (f", {saving}" if saving else ""))
         elif kind in ("warning", "error"):
@@ -121,8 +121,8 @@ class PlainScreen(_Screen):
                 self._last_notice = line
             if line:
                 self.output.say(line)
-            if kind == "done" and self.story.savings.text():
-                self.output.say(bytes_line(self.story))
+            if kind == "done" and self.summary.savings.text():
+                self.output.say(bytes_line(self.summary))
 
 
 class RichScreen(_Screen):
@@ -141,7 +141,7 @@ class RichScreen(_Screen):
 
         self._console = Console(file=output.stdout, highlight=False)
         self._advice = Text(style="dim")
-        self._live = Live(Group(Bar(self.story), self._advice), console=self._console, transient=True)
+        self._live = Live(Group(Bar(self.summary), self._advice), console=self._console, transient=True)
         self._notice = ""
         self._live.start()
 
@@ -150,7 +150,7 @@ class RichScreen(_Screen):
         from rich.markup import escape
 
         event = harmless_values(event)  # rich passes escape sequences on
-        self.story.add(event)
+        self.summary.add(event)
         kind, line = event.get("event"), escape(sentence(event))
         if kind == "view":
             self._console.print(f"[bold]view {event.get('view')}[/]: {escape(view_text(event))}", soft_wrap=True)
@@ -183,8 +183,8 @@ class RichScreen(_Screen):
     def _finish(self, line: str) -> None:
         self._live.stop()
         self._console.print(f"[bold green]{line}[/]", soft_wrap=True)
-        if self.story.savings.text():
-            self._console.print(bytes_line(self.story))
+        if self.summary.savings.text():
+            self._console.print(bytes_line(self.summary))
 
     def close(self) -> None:
         """Take the bar away."""
@@ -192,9 +192,9 @@ class RichScreen(_Screen):
             self._live.stop()
 
 
-def bytes_line(story: Story) -> str:
+def bytes_line(summary: RunSummary) -> str:
     """What compression saved over the whole run."""
-    savings, words = story.savings, []
+    savings, words = summary.savings, []
     now, after = savings.text(), savings.schedule.after
     dense = bool(after) and now.startswith("compression")  # a short run ends before
     if dense:

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from farflung.cli.screen.bar import Bar, fitted
-from farflung.cli.screen.events.story import Story
+from farflung.cli.screen.events.run_summary import RunSummary
 from farflung.cli.screen.output import Output
 from farflung.cli.screen.terminal import screen
 
@@ -19,57 +19,57 @@ class Terminal(io.StringIO):
 LONG = "node-2 left: silent for 5 s; waits until 2 of the 4 nodes that the plan needs are back"
 
 
-def training(story: Story, first: int = 1, last: int = 120) -> Story:
-    story.add({"event": "phase", "phase": "training", "why": ""})
+def training(summary: RunSummary, first: int = 1, last: int = 120) -> RunSummary:
+    summary.add({"event": "phase", "phase": "training", "why": ""})
     for step in range(first, last + 1):
         sizes = {"bytes_updates": 10, "bytes_dense": 820, "bytes_dense_updates": 820}
-        story.add(
+        summary.add(
             {"event": "step", "step": step, "steps": 485, "time": 1e9 + 2.0 * step, "loss": 2.103}
             | {"tokens_per_second": 8190.0, **sizes}
         )
-    return story
+    return summary
 
 
-def shown(story: Story, width: int) -> str:
+def shown(summary: RunSummary, width: int) -> str:
     from rich.console import Console
 
     out = io.StringIO()
-    Console(file=out, width=width, highlight=False).print(Bar(story))
+    Console(file=out, width=width, highlight=False).print(Bar(summary))
     return out.getvalue()
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_step_total_and_time_left_are_there_at_every_width(width: int) -> None:
-    line = shown(training(Story()), width)
+    line = shown(training(RunSummary()), width)
     assert line.count("\n") == 1 and len(line.rstrip()) <= width
     assert "training" in line and "120/485" in line and "12 min 10 s left" in line
     assert ("fewer bytes" in line) == (width >= 120)
 
 
 def test_a_long_reason_is_cut_before_the_numbers_are() -> None:
-    story = training(Story())
-    story.add({"event": "phase", "phase": "waiting", "why": LONG})
-    line = shown(story, 80)
+    summary = training(RunSummary())
+    summary.add({"event": "phase", "phase": "waiting", "why": LONG})
+    line = shown(summary, 80)
     assert line.count("\n") == 1 and "waiting: node-2 left" in line and "…" in line and "120/485" in line
-    assert fitted(story, 200).words == f"waiting: {LONG}"
+    assert fitted(summary, 200).words == f"waiting: {LONG}"
 
 
 def test_the_line_says_what_the_run_does_and_not_what_it_did() -> None:
-    story = training(Story())
-    assert story.headline() == "training" and story.speed_text() and story.left_text()
-    story.add({"event": "phase", "phase": "flushing", "why": "node-3 joined"})
-    assert "new view" in story.headline() and not story.speed_text() and not story.left_text()
-    story.add({"event": "phase", "phase": "waiting", "why": "no node is left"})
-    assert story.headline() == "waiting: no node is left" and not story.speed_text() and not story.left_text()
-    story.add({"event": "phase", "phase": "preparing", "why": ""})
-    training(story, 121, 125)
-    assert story.headline() == "training" and story.left_text()
+    summary = training(RunSummary())
+    assert summary.headline() == "training" and summary.speed_text() and summary.left_text()
+    summary.add({"event": "phase", "phase": "flushing", "why": "node-3 joined"})
+    assert "new view" in summary.headline() and not summary.speed_text() and not summary.left_text()
+    summary.add({"event": "phase", "phase": "waiting", "why": "no node is left"})
+    assert summary.headline() == "waiting: no node is left" and not summary.speed_text() and not summary.left_text()
+    summary.add({"event": "phase", "phase": "preparing", "why": ""})
+    training(summary, 121, 125)
+    assert summary.headline() == "training" and summary.left_text()
 
 
 def test_after_the_last_step_it_does_not_train_any_more() -> None:
-    story = training(Story(), 480, 485)
-    assert story.headline() == "last evaluation and checkpoint" and story.count() == "485/485"
-    assert not story.left_text() and not story.speed_text()
+    summary = training(RunSummary(), 480, 485)
+    assert summary.headline() == "last evaluation and checkpoint" and summary.count() == "485/485"
+    assert not summary.left_text() and not summary.speed_text()
 
 
 def test_what_is_known_of_the_data_stands_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,24 +84,24 @@ def test_what_is_known_of_the_data_stands_above_the_line(monkeypatch: pytest.Mon
 
 
 def test_after_ctrl_c_steps_that_still_come_do_not_take_the_word_back() -> None:
-    story = training(Story())
-    story.add({"event": "phase", "phase": "stopping", "why": ""})
-    story.add({"event": "notice", "message": "stopping: a last checkpoint first", "node": ""})
-    story.add({"event": "step", "step": 121, "loss": 2.0})
-    story.add({"event": "phase", "phase": "flushing", "why": "a node left"})
-    assert story.headline() == "stopping: a last checkpoint first" and not story.left_text()
+    summary = training(RunSummary())
+    summary.add({"event": "phase", "phase": "stopping", "why": ""})
+    summary.add({"event": "notice", "message": "stopping: a last checkpoint first", "node": ""})
+    summary.add({"event": "step", "step": 121, "loss": 2.0})
+    summary.add({"event": "phase", "phase": "flushing", "why": "a node left"})
+    assert summary.headline() == "stopping: a last checkpoint first" and not summary.left_text()
 
 
 def test_a_node_hears_of_no_phase_and_shows_what_it_was_told_last() -> None:
-    story = Story()
-    story.add({"event": "view", "view": 1, "pipelines": [["a"]]})
-    assert story.headline() == "starting"
-    story.add({"event": "step", "step": 3, "steps": 9, "loss": 2.0})
-    assert story.headline() == "training"
-    story.add({"event": "notice", "message": "waiting for 1 more node", "node": "a"})
-    assert story.headline() == "waiting for 1 more node"
-    story.add({"event": "step", "step": 4, "steps": 9, "loss": 2.0})
-    assert story.headline() == "training"
+    summary = RunSummary()
+    summary.add({"event": "view", "view": 1, "pipelines": [["a"]]})
+    assert summary.headline() == "starting"
+    summary.add({"event": "step", "step": 3, "steps": 9, "loss": 2.0})
+    assert summary.headline() == "training"
+    summary.add({"event": "notice", "message": "waiting for 1 more node", "node": "a"})
+    assert summary.headline() == "waiting for 1 more node"
+    summary.add({"event": "step", "step": 4, "steps": 9, "loss": 2.0})
+    assert summary.headline() == "training"
 
 
 def test_a_pipe_and_a_terminal_take_the_phase(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from farflung.cli.screen.events.run_summary import RunSummary
 from farflung.cli.screen.events.sentences import sentence
-from farflung.cli.screen.events.story import Story
 from farflung.cli.screen.events.view_lines import plan_notes, view_text
 from farflung.cli.screen.output import Output, explain
 from farflung.cli.screen.tables import show_plan
@@ -101,14 +101,14 @@ def test_a_plan_of_one_stage_names_no_codec_of_activations() -> None:
 
 
 def test_story_adds_up() -> None:
-    story = Story()
+    summary = RunSummary()
     for event in ({"event": "joined", "node": "a"}, VIEW, STEP, {**STEP, "step": 8}):
-        story.add(event)
-    assert story.savings.ratio is None
-    story.add({**STEP, "step": 9})
-    assert story.step == 9 and story.view == 2
-    assert story.savings.ratio == 50 and story.savings.text() == "50x fewer bytes than fp16"
-    assert story.loss_text() == "loss 2.500" and story.speed_text() == "8.19 k tokens/s"
+        summary.add(event)
+    assert summary.savings.ratio is None
+    summary.add({**STEP, "step": 9})
+    assert summary.step == 9 and summary.view == 2
+    assert summary.savings.ratio == 50 and summary.savings.text() == "50x fewer bytes than fp16"
+    assert summary.loss_text() == "loss 2.500" and summary.speed_text() == "8.19 k tokens/s"
 
 
 def test_every_event_has_a_sentence() -> None:
@@ -174,10 +174,10 @@ def test_units() -> None:
 
 
 def test_savings_tell_updates_from_activations() -> None:
-    story = Story()
+    summary = RunSummary()
     for number in range(40):
         dense = number < 20
-        story.add(
+        summary.add(
             {
                 "event": "step",
                 "step": number + 1,
@@ -187,8 +187,8 @@ def test_savings_tell_updates_from_activations() -> None:
                 "bytes_dense_updates": 600,
             }
         )
-    assert story.savings.text() == "1.6x fewer bytes than fp16"
-    assert story.savings.detail() == "updates as many (60x in the last rounds), activations 2.5x fewer"
+    assert summary.savings.text() == "1.6x fewer bytes than fp16"
+    assert summary.savings.detail() == "updates as many (60x in the last rounds), activations 2.5x fewer"
 
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07all is well\x9b31m\ud800"
@@ -225,17 +225,17 @@ def test_what_a_coordinator_says_as_json(capsys):
 def test_what_is_saved_is_one_sentence_and_never_a_fraction():
     view = {**VIEW, "dense_rounds": 20, "round_every": 1}
     sizes = {"bytes_updates": 1200, "bytes_activations": 0, "bytes_dense": 600, "bytes_dense_updates": 600}
-    story = Story()
-    story.add(view)
+    summary = RunSummary()
+    summary.add(view)
     for number in range(1, 21):
-        story.add({"event": "step", "step": number, **sizes})
-        assert story.savings.text() == "compression starts after round 20"
-    assert bytes_line(story).startswith("no round was compressed: that starts after round 20; 2.0x the bytes of ")
+        summary.add({"event": "step", "step": number, **sizes})
+        assert summary.savings.text() == "compression starts after round 20"
+    assert bytes_line(summary).startswith("no round was compressed: that starts after round 20; 2.0x the bytes of ")
     for number in range(21, 41):
-        story.add({"event": "step", "step": number, **sizes, "bytes_updates": 1200 if number == 21 else 10})
-    assert story.savings.text() == "60x fewer bytes than fp16", "what the first rounds cost is not in it"
-    assert bytes_line(story).startswith("60x fewer bytes than fp16 after round 20; 1.1x as many in the whole run, ")
-    uncompressed = Story()
+        summary.add({"event": "step", "step": number, **sizes, "bytes_updates": 1200 if number == 21 else 10})
+    assert summary.savings.text() == "60x fewer bytes than fp16", "what the first rounds cost is not in it"
+    assert bytes_line(summary).startswith("60x fewer bytes than fp16 after round 20; 1.1x as many in the whole run, ")
+    uncompressed = RunSummary()
     uncompressed.add({**view, "codecs": {"updates": "none"}})
     for number in range(1, 9):
         uncompressed.add({"event": "step", "step": number, **sizes})

@@ -2,15 +2,15 @@
 
 import pytest
 
+from farflung.cli.screen.events.run_summary import RunSummary
 from farflung.cli.screen.events.sentences import sentence
-from farflung.cli.screen.events.story import Story
 
 
 def said(step: int, checkpoint: int, why: str = "") -> str:
-    story = Story()
-    story.add({"event": "interrupted", "step": step, "checkpoint": checkpoint, "why": why})
+    summary = RunSummary()
+    summary.add({"event": "interrupted", "step": step, "checkpoint": checkpoint, "why": why})
     assert sentence({"event": "interrupted"}) == "", "it is said once, when everybody has left"
-    return story.parting()
+    return summary.parting()
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_it_says_what_is_safe(text: str, sentence: str) -> None:
 
 
 def test_where_the_coordinator_said_nothing_what_was_seen_counts() -> None:
-    story = Story()
-    story.add({"event": "view", "view": 3, "step": 50, "pipelines": [["a"]]})
-    story.add({"event": "step", "step": 53, "loss": 2.0})
-    assert story.parting().endswith("the same command goes on from step 50; 3 steps are lost")
-    story.add({"event": "checkpoint", "step": 53, "path": "x"})
-    assert story.parting().endswith("the same command goes on from step 53; nothing is lost")
+    summary = RunSummary()
+    summary.add({"event": "view", "view": 3, "step": 50, "pipelines": [["a"]]})
+    summary.add({"event": "step", "step": 53, "loss": 2.0})
+    assert summary.parting().endswith("the same command goes on from step 50; 3 steps are lost")
+    summary.add({"event": "checkpoint", "step": 53, "path": "x"})
+    assert summary.parting().endswith("the same command goes on from step 53; nothing is lost")

@@ -35,7 +35,7 @@ import transformers.models.gpt2.modeling_gpt2  # what a node spends its first se
 
 import farflung.cli.one_run.linkfile
 import farflung.cli.own_data
-import farflung.cli.screen.events.story
+import farflung.cli.screen.events.run_summary
 import farflung.coordinator.serve.serve
 import farflung.coordinator.web.server
 import farflung.job.files

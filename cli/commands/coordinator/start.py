@@ -92,8 +92,8 @@ def start(
             give_up=give_up,
         )
     if status == INTERRUPTED:
-        output.note(view.story.parting())
-    elif status == 0 and view.story.state:
+        output.note(view.summary.parting())
+    elif status == 0 and view.summary.state:
         with contextlib.suppress(OSError):  # the run is done all the same
-            output.say(following(view.story.state, load_job(job).model, task=load_job(job).train.task))
+            output.say(following(view.summary.state, load_job(job).model, task=load_job(job).train.task))
     return status

@@ -1,7 +1,7 @@
 """What a run's events add up to, and each event as a sentence. Pure: no terminal, no clock of its own.
 
-:class:`Story` folds the events of INTERFACE (``listening``, ``joined``, ``view``, ``step``, ...) into what a person
-wants to see at a glance; :func:`sentence` is the plain line of one event.
+:class:`RunSummary` folds events (``listening``, ``joined``, ``view``, ``step``, ...; docs/reference.md lists them) into
+what a person wants to see at a glance; :func:`sentence` is the plain line of one event.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _PHASES = {
 
 
 @dataclass
-class Story:
-    """The sum of a run's events so far.
+class RunSummary:
+    """What a run's events so far add up to.
 
     ``speed`` is tokens per second, smoothed over about ten steps.
     """
@@ -45,7 +45,7 @@ class Story:
     nodes: set[str] = field(default_factory=set)
     view: int = 0
     spare: bool = False
-    """Every node of this story is a spare: on a node's own screen, this node."""
+    """Every node of this summary is a spare: on a node's own screen, this node."""
     ended: bool = False
     state: str = ""
     """The run's folder or database, on the coordinator's machine."""
