@@ -14,25 +14,32 @@ import torch
 
 from ..blobs.pieces import Piece
 from ..blobs.wire import Header, Reader
-from ..codec import Codec, bytes_tensor, piece
+from ..codec import bytes_tensor, piece
+from ..cpu import dispatch as fast
+from ..cpu.calls import fitted as loops
+from ..cpu.calls import tables as tabled
 from ..errors import CodecError
 from ..primitives import philox, rotation
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
 from ..quantizers.dithered import LARGEST
+from ..quantizers.looped import Looped, Put
 from ..specs.spec import Spec
 
 _BINS = 2048
+_SAMPLED = 18
+"""Of vectors longer than 2^19 values, 2^18 or a few more are looked at."""
+_NO_LEVEL = "the blob has a level that is not there"
 
 
 def optimal_levels(
-    values: np.ndarray, counts: np.ndarray, first: np.ndarray, second: np.ndarray, levels: int
+    values: np.ndarray, counts: np.ndarray, first: np.ndarray, second: np.ndarray, levels: int, quick: bool = False
 ) -> np.ndarray:
     """The indices (rising, into ``values``) of at most ``levels`` levels of least total variance.
 
     values: rising candidates ``[m]``; counts, first, second: prefix sums ``[m]`` of how many inputs are at most each
     candidate, of their sum and of their squares. The cost obeys the quadrangle inequality, so each layer is solved by
-    divide and conquer, all intervals of a depth at once: O(levels * m log m).
+    divide and conquer, all intervals of a depth at once: O(levels * m log m). quick: by the compiled loops, alike.
     """
     m = len(values)
     if m <= levels:
@@ -46,11 +53,14 @@ def optimal_levels(
         )
         return total
 
-    best = cost(np.zeros(m, np.int64), np.arange(m))
     choices = []
-    for _ in range(levels - 2):
-        best, choice = _layer(best, cost, m)
-        choices.append(choice)
+    if quick:
+        choices = loops.layers(values, counts, first, second, levels)
+    else:
+        best = cost(np.zeros(m, np.int64), np.arange(m))
+        for _ in range(levels - 2):
+            best, choice = _layer(best, cost, m)
+            choices.append(choice)
     path = [m - 1]
     for choice in reversed(choices):
         path.append(int(choice[path[-1]]))
@@ -84,7 +94,7 @@ def _layer(best: np.ndarray, cost, m: int) -> tuple[np.ndarray, np.ndarray]:  # 
     return out, choice
 
 
-class Adaptive(Codec):
+class Adaptive(Looped):
     """bits; method exact or fast; rotate=true puts a random rotation before (blocks of the whole vector)."""
 
     keyed = True
@@ -93,31 +103,35 @@ class Adaptive(Codec):
         super().__init__(spec)
         self.bits, self.exact, self.rotate = spec.number("bits"), spec.word("method") == "exact", spec.flag("rotate")
 
-    def levels(self, x: np.ndarray) -> np.ndarray:
-        """At most 2^bits levels, fp32, rising, for a finite fp32 vector."""
-        count = 1 << self.bits
-        low, high = np.float64(x.min()), np.float64(x.max())
+    def levels(self, x: torch.Tensor) -> torch.Tensor:
+        """At most 2^bits levels, fp32, rising, for a finite fp32 vector; of a long one, an even sample says where
+        between its ends they are."""
+        count, quick = 1 << self.bits, x.device.type == "cpu" and fast.worth(x.numel())
+        ends = torch.stack(torch.aminmax(x)).cpu()
+        low, high = np.float64(ends[0]), np.float64(ends[1])
         if low == high:
-            return np.array([low], np.float32)
+            return ends[:1]
         span = high - low
-        if self.exact or len(x) <= _BINS:
-            ordered, times = np.unique(x, return_counts=True)
+        if self.exact or x.numel() <= _BINS:
+            ordered, times = np.unique(x.cpu().numpy(), return_counts=True)
             scaled = (ordered.astype(np.float64) - low) / span
-            first, second = scaled * times, scaled**2 * times
-            chosen = optimal_levels(scaled, np.cumsum(times), np.cumsum(first), np.cumsum(second), count)
-            return np.asarray(ordered[chosen], np.float32)
-        scaled = (x.astype(np.float64) - low) / span
+            sums = np.cumsum(scaled * times), np.cumsum(scaled**2 * times)
+            chosen = optimal_levels(scaled, np.cumsum(times), *sums, count, quick)
+            return torch.from_numpy(np.asarray(ordered[chosen], np.float32))
+        sample = x[:: max(1, x.numel() >> _SAMPLED)].cpu().numpy()
+        scaled = (sample.astype(np.float64) - low) / span
         index = np.minimum(np.ceil(scaled * _BINS).astype(np.int64), _BINS)
         times = np.bincount(index, minlength=_BINS + 1)
-        sums = np.bincount(index, scaled, _BINS + 1), np.bincount(index, scaled**2, _BINS + 1)
-        ends = np.arange(_BINS + 1) / _BINS
+        moments = np.bincount(index, scaled, _BINS + 1), np.bincount(index, scaled**2, _BINS + 1)
+        places = np.arange(_BINS + 1) / _BINS
         keep = times > 0
         keep[0] = keep[-1] = True
-        total = np.cumsum(times), np.cumsum(sums[0]), np.cumsum(sums[1])
-        chosen = optimal_levels(ends[keep], total[0][keep], total[1][keep], total[2][keep], count)
-        levels = (low + ends[keep][chosen] * span).astype(np.float32)
-        levels[0], levels[-1] = x.min(), x.max()
-        return np.unique(levels)
+        total = np.cumsum(times), np.cumsum(moments[0]), np.cumsum(moments[1])
+        prefix = total[0][keep], total[1][keep], total[2][keep]
+        chosen = optimal_levels(places[keep], *prefix, count, quick)
+        levels = (low + places[keep][chosen] * span).astype(np.float32)
+        levels[0], levels[-1] = ends.numpy()
+        return torch.from_numpy(np.unique(levels))
 
     def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         y = x
@@ -127,7 +141,9 @@ class Adaptive(Codec):
                 for s in rotation.layout(x.numel(), 0)
             ]
             y = torch.cat(parts).clamp(-LARGEST, LARGEST)
-        table = torch.from_numpy(self.levels(y.cpu().numpy())).to(x.device)
+        table = self.levels(y).to(x.device)
+        if len(table) > 1 and x.device.type == "cpu" and fast.worth(y.numel()):
+            return [bytes([len(table) - 1]), piece(table), piece(loops.rounded(y, table, self.bits, key.dither))]
         if len(table) > 1:
             index = (torch.searchsorted(table, y, right=True) - 1).clamp(0, len(table) - 2)
             low, high = table[index].double(), table[index + 1].double()
@@ -137,7 +153,21 @@ class Adaptive(Codec):
             codes = torch.zeros(y.numel(), dtype=torch.uint8, device=x.device)
         return [bytes([len(table) - 1]), piece(table), piece(pack(codes, self.bits))]
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+    def opened(self, reader: Reader, header: Header) -> Put:
+        n = header.elements
+        size = reader.byte() + 1
+        table_bytes, packed = reader.take(4 * size), reader.take(packed_size(n, self.bits))
+        table = bytes_tensor(table_bytes, torch.float32)
+        fine = size == 1 << self.bits or int(unpack(bytes_tensor(packed, torch.uint8), n, self.bits).max()) < size
+        if not fine or not bool(torch.isfinite(table).all()):
+            raise CodecError(_NO_LEVEL)
+        table = torch.nn.functional.pad(table, (0, (1 << self.bits) - size))
+        return lambda out, weight: tabled.add_table(out, packed, table, torch.ones(1), n, self.bits, weight)
+
+    def quick(self, count: int, device: torch.device) -> bool:
+        return not self.rotate and super().quick(count, device)
+
+    def plain(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         n = header.elements
         count = rotation.coordinates(n, 0) if self.rotate else n
         size = reader.byte() + 1
@@ -145,7 +175,7 @@ class Adaptive(Codec):
         table = bytes_tensor(table_bytes, torch.float32, device)
         codes = unpack(bytes_tensor(packed, torch.uint8, device), count, self.bits).to(torch.int64)
         if not bool(torch.isfinite(table).all()) or int(codes.max()) >= size:
-            raise CodecError("the blob has a level that is not there")
+            raise CodecError(_NO_LEVEL)
         y = table[codes]
         if not self.rotate:
             return y

@@ -59,6 +59,9 @@ class QuicFl(Rotated):
                 rows.copy_(rotation.forward(scaled, segment, shared))
         if quick and self.shared:
             codes, outlier = blocks.quic_codes(z, self.reach, _GRID, _quick_sender(self.bits), key.private)
+        elif quick:
+            table = quic(self.bits, False, x.device)[0]
+            codes, outlier = blocks.quic_private(z, self.reach, table, key.dither)
         else:
             outlier = torch.nonzero(z.abs() > self.reach).view(-1)
             codes = self._codes(z.clamp(-self.reach, self.reach), key)

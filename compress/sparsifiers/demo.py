@@ -38,22 +38,10 @@ def basis() -> torch.Tensor:
     return rounded
 
 
-@lru_cache(maxsize=1)
-def _halves() -> torch.Tensor:
-    """``[2, 32, 32]``: what the even and the odd frequencies take of the sums and of the differences of a position and
-    its mirror, half the products of the whole basis."""
-    return torch.stack([basis()[0::2, : SIDE // 2].T, basis()[1::2, : SIDE // 2].T]).contiguous()
-
-
 def cosines(tiles: torch.Tensor) -> torch.Tensor:
     """The coefficients of ``[tiles, 64, 64]``: fp32, alike."""
-    even, odd = _halves().to(tiles.device)
-    for _ in range(2):  # along the last dimension, which then is the middle one
-        rows = tiles.reshape(-1, SIDE)
-        left, right = rows[:, : SIDE // 2], rows[:, SIDE // 2 :].flip(1)
-        both = torch.stack([(left + right) @ even, (left - right) @ odd], 2)
-        tiles = both.view(-1, SIDE, SIDE).transpose(1, 2)
-    return tiles.contiguous()
+    across = tiles.reshape(-1, SIDE) @ basis().to(tiles.device).T
+    return basis().to(tiles.device) @ across.view(-1, SIDE, SIDE)
 
 
 class Demo(Looped):
@@ -78,9 +66,7 @@ class Demo(Looped):
         """(int16 sizes, int64 places, whether below zero) of the largest coefficients of some tiles."""
         tiles = torch.nn.functional.pad(x, (0, -x.numel() % TILE)).view(-1, TILE)
         exponent = torch.frexp(tiles.abs().amax(1))[1]
-        half = -exponent // 2
-        scaled = torch.ldexp(torch.ldexp(tiles, half[:, None]), (-exponent - half)[:, None])
-        coefficients = cosines(scaled.view(-1, SIDE, SIDE)).view(-1, TILE)
+        coefficients = cosines(scales.scaled(tiles, -exponent).view(-1, SIDE, SIDE)).view(-1, TILE)
         if quick:
             order = blocks.chunk_largest(coefficients.view(-1), TILE, self.k)
         else:

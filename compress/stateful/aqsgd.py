@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 import torch
 
 from ..blobs.wire import Buffer, Header, Reader, build, open_blob, varint
-from ..codec import DTYPES, Codec, flatten
+from ..codec import DTYPES, flatten
 from ..errors import CodecError
 from ..primitives.key import Key
+from ..quantizers.looped import Looped, Put
 from ..specs.spec import Spec
-from .aqsgd_bodies import body, read_body
+from .aqsgd_bodies import body, opened_body, read_body
 from .aqsgd_ends import End, Entry, entry_of
 from .disk_store import DiskStore
 
@@ -31,17 +32,25 @@ WHOLE, CHANGE = 0, 1
 _DIRECT, _MESSAGE = 0, 1
 
 
-class Direct(Codec):
+class Direct(Looped):
     """The spec without its memory: every tensor whole, at ``first_bits``."""
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         return [bytes([_DIRECT]), body(x, self.spec.number("first_bits"), self.spec.number("group"))[0]]
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
-        if reader.byte() != _DIRECT:
-            raise CodecError("the blob is an AQ-SGD message: it needs the Receiver of its link")
+    def opened(self, reader: Reader, header: Header) -> Put:
+        self._expect(reader)
+        bits, group = self.spec.number("first_bits"), self.spec.number("group")
+        return opened_body(reader, header.elements, bits, group)
+
+    def plain(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        self._expect(reader)
         bits, group = self.spec.number("first_bits"), self.spec.number("group")
         return read_body(reader, header.elements, bits, group, device)
+
+    def _expect(self, reader: Reader) -> None:
+        if reader.byte() != _DIRECT:
+            raise CodecError("the blob is an AQ-SGD message: it needs the Receiver of its link")
 
 
 @dataclass

@@ -11,6 +11,7 @@ from ..cpu.calls import blocks
 from ..cpu.calls import tables as tabled
 from ..primitives.packing import pack, packed_size, unpack
 from ..primitives.scales import LARGEST, power_of_two
+from ..quantizers.looped import Put
 
 _ZERO = -128
 
@@ -47,13 +48,20 @@ def body(x: torch.Tensor, bits: int, group: int) -> tuple[bytes, torch.Tensor]:
 
 
 def read_body(reader: Reader, count: int, bits: int, group: int, device: torch.device) -> torch.Tensor:
-    exponents, packed = reader.take(-(-count // group)), reader.take(packed_size(count, bits))
     if device.type == "cpu" and fast.worth(count):
-        out = torch.empty(count)
-        tabled.add_table(out, packed, *_table(exponents, bits), group, bits, None)
+        out = fast.room(count)
+        opened_body(reader, count, bits, group)(out, None)
         return out
+    exponents, packed = reader.take(-(-count // group)), reader.take(packed_size(count, bits))
     codes = unpack(bytes_tensor(packed, torch.uint8, device), count, bits)
     return dequantize(bytes_tensor(exponents, torch.int8, device), codes, bits, group)
+
+
+def opened_body(reader: Reader, count: int, bits: int, group: int) -> Put:
+    """As ``Looped.opened``."""
+    exponents, packed = reader.take(-(-count // group)), reader.take(packed_size(count, bits))
+    table = _table(exponents, bits)
+    return lambda out, weight: tabled.add_table(out, packed, *table, group, bits, weight)
 
 
 def _table(exponents: Buffer, bits: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -24,7 +24,9 @@ thc:block=256,bits=8,granularity=0 quicfl quicfl:bits=2,block=0 quicfl:shared=fa
 eden:bits=6 eden:bits=8 eden:biased=true eden:bits=7,biased=true drive:biased=true turboquant
 turboquant:bits=8 sign sign:scale=two sign:scale=rms terngrad terngrad:clip=2.5 natural global_qsgd global_qsgd:bits=4
 global_exp intsgd intsgd:rule=max int8_tensor int8_channel rotq rotq:bits=6 rotq:bits=2.2 dynamiq dynamiq:bits=3
-eden:bits=1.5 eden:bits=0.5 eden:bits=3.4,biased=true eden:bits=6.5
+eden:bits=1.5 eden:bits=0.5 eden:bits=3.4,biased=true eden:bits=6.5 eden:bits=2
+turboquant:kind=prod turboquant:kind=prod,bits=1 avq avq:bits=1 avq:bits=3 avq:bits=6 thc:bits=3 docofl docofl:bits=2
+docofl:bits=8
 powersgd powersgd:rank=5 demo demo:k=100""".split()  # noqa: SIM905
 
 

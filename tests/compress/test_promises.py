@@ -119,6 +119,18 @@ def test_a_budget_is_spent(spec: str) -> None:
     assert 0.99 < bits / compress.parse(spec).real("bits") <= 1.0
 
 
+def test_docofl_spends_eight_bits_too() -> None:
+    """255 levels were its most, which have 7 bits of entropy where values are normal."""
+    x = torch.randn(1 << 16, generator=torch.Generator().manual_seed(3))
+    bits, errors = [], []
+    for budget in (6, 7, 8):
+        blob = compress.make(f"docofl:bits={budget}").encode(x, seed=1)
+        bits.append(8 * len(blob) / len(x))
+        errors.append(float((compress.decode(blob) - x).square().mean()))
+    assert all(0.97 < found / budget < 1.01 for found, budget in zip(bits, (6, 7, 8), strict=True)), bits
+    assert errors[0] > 3.5 * errors[1] > 12 * errors[2]
+
+
 def test_feedback_that_waits_is_said_where_an_optimiser_follows() -> None:
     with pytest.warns(RuntimeWarning, match=r"once in 10 steps.*below a 20th"):
         ddp.State("cocktail:feedback=true")

@@ -10,6 +10,7 @@ import torch
 from ...primitives import scales
 from ...primitives.key import Key
 from ..dispatch import _factor, _key, _loops, packed_bytes, room
+from .levels import Mirror
 
 
 def tile(
@@ -71,8 +72,17 @@ def thc_codes(
     """THC's indices into the rising whole ``table`` of flat turned coordinates ``first`` on, into uint8 ``codes``."""
     grid, levels = int(table[-1]), table.to(torch.float32).numpy()
     range_of = np.float32(reach), np.float32(2 * reach), grid
-    numbers = levels, below.to(torch.int32).numpy(), *_key(key), first, codes.numpy()
+    mirror = Mirror.about(table.to(torch.int32).numpy(), grid).numbers()
+    numbers = levels, below.to(torch.int32).numpy(), *mirror, *_key(key), first, codes.numpy()
     _loops("turned.rotated").thc_codes(turned.numpy(), *range_of, *numbers)
+
+
+def quic_private(z: torch.Tensor, reach: float, table: torch.Tensor, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
+    """(uint8 messages, int64 places beyond ``reach``) of turned coordinates, with QUIC-FL's levels, rising."""
+    codes, beyond = room(z.numel(), torch.uint8), np.empty(z.numel() + 1, np.int64)
+    numbers = np.float32(reach), *Mirror.about(table.numpy(), 0.0).numbers(), *_key(key)
+    found = _loops("turned.rotated").quic_private(z.numpy(), *numbers, codes.numpy(), beyond)
+    return codes, torch.from_numpy(beyond[:found].copy())
 
 
 def quic_codes(

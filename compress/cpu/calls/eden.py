@@ -79,3 +79,27 @@ def decode(
     bits, data = (len(levels) - 1).bit_length(), np.frombuffer(packed, np.uint8)
     numbers = words.numpy(), levels.numpy(), bits, count, first, factors.numpy()
     _loops("turned.eden").decode(data, *numbers, _factor(weight), weight is not None, out.numpy())
+
+
+def encode_residual(
+    rows: torch.Tensor, words: torch.Tensor, others: torch.Tensor, levels: torch.Tensor, packed: torch.Tensor,
+    count: int, first: int, factors: torch.Tensor, signs: torch.Tensor, lengths: torch.Tensor, length: int,
+) -> bool:  # fmt: skip
+    """The fp32 factors and lengths of TurboQuant with its residual's signs, for fp32 ``[rows, 2^k]``; codes and signs
+    are packed as elements ``first`` on of ``count``. One level, 0: no codes. length: of the
+    elements in the rows. False where the slow way is needed."""
+    bits = (len(levels) - 1).bit_length()
+    edges, cells = _finder(levels, bits) if bits else (np.empty(0, np.float32), _NO_CELLS)
+    numbers = levels.numpy(), edges, cells, bits, packed.numpy(), count, first, factors.numpy()
+    loop = _loops("turned.residual").encode
+    return bool(loop(rows.numpy(), words.numpy(), others.numpy(), *numbers, signs.numpy(), lengths.numpy(), length))
+
+
+def decode_residual(
+    packed: Any, signs: Any, words: torch.Tensor, others: torch.Tensor, levels: torch.Tensor, count: int, first: int,
+    factors: torch.Tensor, lengths: torch.Tensor, weight: float | None, out: torch.Tensor,
+) -> None:  # fmt: skip
+    """As ``decode``, of ``encode_residual``."""
+    data = np.frombuffer(packed, np.uint8), np.frombuffer(signs, np.uint8), words.numpy(), others.numpy()
+    numbers = levels.numpy(), (len(levels) - 1).bit_length(), count, first, factors.numpy(), lengths.numpy()
+    _loops("turned.residual").decode(*data, *numbers, _factor(weight), weight is not None, out.numpy())

@@ -11,6 +11,7 @@ import torch
 from ...primitives import scales
 from ...primitives.key import Key
 from ..dispatch import _factor, _key, _loops, packed_bytes, room
+from .levels import Mirror
 
 BLOCK = 256
 _CELLS = 4096
@@ -26,6 +27,7 @@ class Table:
     cells: np.ndarray
     origin: np.float32
     scale: np.float32
+    mirrors: tuple[np.ndarray, ...]
 
 
 def table(rows: list[torch.Tensor]) -> Table:
@@ -41,7 +43,16 @@ def table(rows: list[torch.Tensor]) -> Table:
         lows[to, : len(levels)], gaps[to, : last + 1] = levels, levels[1:] - levels[:-1]
         nexts[to, :last] = levels[1:-1]
         cells[to] = np.clip(np.searchsorted(levels, starts, side="right") - 1, 0, last)
-    return Table(lows, gaps, nexts, cells, np.float32(low), np.float32(_CELLS / (high - low)))
+    mirrors = [_mirror(row.numpy()) for row in rows]
+    found = [mirror.numbers() if len(mirror.edges) else (0.0, [np.inf] * 7, [1.0] * 8, -1) for mirror in mirrors]
+    columns = zip(*found, strict=True)
+    arrays = tuple(np.array(column, kind) for column, kind in zip(columns, [np.float32] * 3 + [np.int64], strict=True))
+    return Table(lows, gaps, nexts, cells, np.float32(low), np.float32(_CELLS / (high - low)), arrays)
+
+
+def _mirror(levels: np.ndarray) -> Mirror:
+    """Of levels that begin at 0, or are symmetric about it."""
+    return Mirror.of(levels, 0) if levels[0] == 0 else Mirror.about(levels, 0.0)
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,7 @@ def quantize(
     codes, fine = torch.empty(blocks, dtype=torch.int16), torch.empty(0 if turned else 16 * blocks, dtype=torch.uint8)
     packed = room(widths.size, torch.uint8)
     places = widths.choice, widths.widths, widths.starts, widths.counts
-    tables = levels.lows, levels.gaps, levels.nexts, levels.cells, levels.origin, levels.scale
+    tables = levels.lows, levels.gaps, levels.nexts, levels.cells, levels.origin, levels.scale, *levels.mirrors
     randomness = scales.most(), *_key(key), np.uint64(shared), rank, members
     out = means.view(torch.uint16).numpy(), codes.numpy(), fine.numpy(), packed.numpy()
     _loops("turned.hops").quantize(x.numpy(), *frame.numbers(), *places, *tables, *randomness, *out)

@@ -32,22 +32,6 @@ def halves(low: Any, high: Any) -> None:
         high[i] = a - b
 
 
-@jit
-def eighths(part: Any) -> None:
-    """Three stages at once of fp32 ``[8, width]``, in place: the same sums in the same order, fewer loads."""
-    for i in range(part.shape[1]):
-        a, b, c, d = part[0, i] + part[1, i], part[0, i] - part[1, i], part[2, i] + part[3, i], part[2, i] - part[3, i]
-        e, f, h, k = part[4, i] + part[5, i], part[4, i] - part[5, i], part[6, i] + part[7, i], part[6, i] - part[7, i]
-        a, c = a + c, a - c
-        b, d = b + d, b - d
-        e, h = e + h, e - h
-        f, k = f + k, f - k
-        part[0, i], part[4, i] = a + e, a - e
-        part[1, i], part[5, i] = b + f, b - f
-        part[2, i], part[6, i] = c + h, c - h
-        part[3, i], part[7, i] = d + k, d - k
-
-
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
 def sixteen(_: Any, row: Any, start: Any) -> Any:
     """Four stages at once of fp32 row[start : start + 16], in place, in registers: stage by stage every value plus its
@@ -69,22 +53,74 @@ def sixteen(_: Any, row: Any, start: Any) -> Any:
     return types.void(row, types.int64), generate
 
 
+LANES = 8
+
+
+def _crossed(levels: int) -> Any:
+    """An intrinsic: so many stages at once, of strides ``half``, 2 * half and so on, of 8 columns of fp32 from
+    row[start] on, in place, in registers. Values are a + b or a - b of two of the stage before, as in ``halves``."""
+
+    @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
+    def crossed(_: Any, row: Any, start: Any, half: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            vector = ir.VectorType(ir.FloatType(), LANES)
+            places, place = [], arguments[1]
+            for _ in range(1 << levels):
+                places.append(builder.bitcast(builder.gep(data, [place]), vector.as_pointer()))
+                place = builder.add(place, arguments[2])
+            values = [builder.load(place, align=4) for place in places]
+            for level in range(levels):
+                for low in range(1 << levels):
+                    if not low >> level & 1:
+                        a, b = values[low], values[low | 1 << level]
+                        values[low], values[low | 1 << level] = builder.fadd(a, b), builder.fsub(a, b)
+            for value, place in zip(values, places, strict=True):
+                builder.store(value, place, align=4)
+            return context.get_dummy_value()
+
+        return types.void(row, types.int64, types.int64), generate
+
+    return crossed
+
+
+_one, _two, _three, _four = (_crossed(levels) for levels in (1, 2, 3, 4))
+
+
+@jit
+def higher(row: Any, half: int, size: int) -> None:
+    """The stages of strides ``half`` (8 or more) to size / 2 of each ``size`` of fp32 ``row``, in place."""
+    while half * 16 <= size:
+        for first in range(0, len(row), 16 * half):
+            for column in range(first, first + half, 8):
+                _four(row, column, half)
+        half *= 16
+    if half * 8 <= size:
+        for first in range(0, len(row), 8 * half):
+            for column in range(first, first + half, 8):
+                _three(row, column, half)
+    elif half * 4 <= size:
+        for first in range(0, len(row), 4 * half):
+            for column in range(first, first + half, 8):
+                _two(row, column, half)
+    elif half * 2 <= size:
+        for first in range(0, len(row), 2 * half):
+            for column in range(first, first + half, 8):
+                _one(row, column, half)
+
+
 @jit
 def hadamard(rows: Any) -> None:
     """In place, each row of fp32 ``[rows, 2^k]``; stages of stride 1, 2, 4, ..."""
     count, size = rows.shape
     for r in range(count):
         row = rows[r]
-        half = 1
         if size >= 16:
             for start in range(0, size, 16):
                 sixteen(row, start)
-            half = 16
-        while half * 8 <= size:
-            blocks = row.reshape(size // (8 * half), 8, half)
-            for g in range(len(blocks)):
-                eighths(blocks[g])
-            half *= 8
+            higher(row, 16, size)
+            continue
+        half = 1
         while half < size:
             for start in range(0, size, 2 * half):
                 halves(row[start : start + half], row[start + half : start + 2 * half])

@@ -16,6 +16,29 @@ def planes(codes: Any, bits: int, packed: Any, count: int, first: int) -> None:
 
 
 @jit
+def taken(codes: Any, shift: int, width: int, part: Any) -> None:
+    """part = code >> shift & (2^width - 1): 8 codes are a word, where shifts by a variable are wide."""
+    whole = len(codes) // 8 * 8
+    words, to = codes[:whole].view(np.uint64), part[:whole].view(np.uint64)
+    mask, by = np.uint64(0x0101010101010101) * np.uint64((1 << width) - 1), np.uint64(shift)
+    for i in range(len(words)):
+        to[i] = words[i] >> by & mask
+    for i in range(whole, len(codes)):
+        part[i] = codes[i] >> shift & ((1 << width) - 1)
+
+
+@jit
+def put(part: Any, shift: int, codes: Any) -> None:
+    """code |= part << shift, which is below 256."""
+    whole = len(codes) // 8 * 8
+    words, to, by = part[:whole].view(np.uint64), codes[:whole].view(np.uint64), np.uint64(shift)
+    for i in range(len(words)):
+        to[i] |= words[i] << by
+    for i in range(whole, len(codes)):
+        codes[i] |= part[i] << shift
+
+
+@jit
 def planes_in(codes: Any, bits: int, packed: Any, count: int, first: int, part: Any) -> None:
     """As ``planes``; part: room for as many codes in whole bytes."""
     base, shift = 0, 0
@@ -28,8 +51,7 @@ def planes_in(codes: Any, bits: int, packed: Any, count: int, first: int, part: 
             if bits == width and len(codes) % 8 == 0:
                 pack(codes, width, to)
             else:
-                for i in range(len(codes)):
-                    part[i] = codes[i] >> shift & ((1 << width) - 1)
+                taken(codes, shift, width, part)
                 pack(part, width, to)
             base += (count * width + 7) // 8
             shift += width
@@ -54,8 +76,7 @@ def planes_back_in(packed: Any, bits: int, count: int, first: int, codes: Any, p
         if bits & width:
             start = base + first * width // 8
             unpack(packed[start : start + len(codes) * width // 8], width, part)
-            for i in range(len(codes)):
-                codes[i] |= part[i] << shift
+            put(part, shift, codes)
             base += (count * width + 7) // 8
             shift += width
 

@@ -55,6 +55,56 @@ def nearest16(z: Any, edges: Any, scaled: Any, codes: Any, levels: Any) -> None:
 
 
 @jit
+def nearest8(z: Any, edges: Any, scaled: Any, codes: Any, levels: Any) -> None:
+    """As ``nearest16``, of 8 levels."""
+    e0, e1, e2 = edges[4], edges[5], edges[6]
+    s0, s1, s2, s3 = scaled[4], scaled[5], scaled[6], scaled[7]
+    for i in range(len(z)):
+        up = z[i] > 0
+        size = np.int32((z[i] & 0x7FFFFFFF) - up)
+        level, above = s0, np.int32(0)
+        level, above = (s1, np.int32(1)) if size >= e0 else (level, above)
+        level, above = (s2, np.int32(2)) if size >= e1 else (level, above)
+        level, above = (s3, np.int32(3)) if size >= e2 else (level, above)
+        codes[i] = np.uint8(4 + above if up else 3 - above)
+        levels[i] = level if up else -level
+
+
+@jit
+def nearest4(z: Any, edges: Any, scaled: Any, codes: Any, levels: Any) -> None:
+    """As ``nearest16``, of 4 levels."""
+    edge, small, large = edges[2], scaled[2], scaled[3]
+    for i in range(len(z)):
+        up = z[i] > 0
+        over = np.int32((z[i] & 0x7FFFFFFF) - up) >= edge
+        level, above = (large, np.int32(1)) if over else (small, np.int32(0))
+        codes[i] = np.uint8(2 + above if up else 1 - above)
+        levels[i] = level if up else -level
+
+
+@jit
+def looked_up(codes: Any, levels: Any, out: Any) -> None:
+    """out = levels[code]; levels are 2^k, symmetric about 0."""
+    if len(levels) == 4:
+        small, large = levels[2], levels[3]
+        for i in range(len(codes)):
+            code = np.int32(codes[i])
+            level = large if (code == 0) | (code == 3) else small
+            out[i] = level if code >= 2 else -level
+    elif len(levels) == 8:
+        s0, s1, s2, s3 = levels[4], levels[5], levels[6], levels[7]
+        for i in range(len(codes)):
+            code = np.int32(codes[i])
+            above = code - np.int32(4) if code >= 4 else np.int32(3) - code
+            low, high = (s1, s3) if above & 1 else (s0, s2)
+            level = high if above & 2 else low
+            out[i] = level if code >= 4 else -level
+    else:
+        for i in range(len(codes)):
+            out[i] = levels[codes[i]]
+
+
+@jit
 def nearest_cells(z: Any, edges: Any, cells: Any, reach: Any, scaled: Any, codes: Any, levels: Any) -> None:
     """As ``nearest``, for many levels. cells: of each of equal parts of [-reach, reach], how many edges are below it;
     no part has two edges."""
@@ -99,6 +149,10 @@ def quantized(z: Any, edges: Any, cells: Any, scaled: Any, codes: Any, levels: A
         nearest_cells(z, edges, cells, edges[len(edges) - 2], scaled, codes, levels)
     elif len(scaled) == 16:
         nearest16(z.view(np.int32), edges.view(np.int32), scaled, codes, levels)
+    elif len(scaled) == 8:
+        nearest8(z.view(np.int32), edges.view(np.int32), scaled, codes, levels)
+    elif len(scaled) == 4:
+        nearest4(z.view(np.int32), edges.view(np.int32), scaled, codes, levels)
     else:
         nearest(z, edges, scaled, codes, levels)
 
@@ -148,8 +202,9 @@ def encode(
         quantized(z, edges, cells, scaled, codes, chosen)
         planes(codes, bits, packed, count, first + r * size)
         product, bottom = np.int64(0), 0.0  # the sum of so few and so short squares is exact
-        for i in range(size):
-            product += np.int64(chosen[i]) * np.int64(np.int32(turned[i] * np.float32(131072.0)))
+        if kind != 2:
+            for i in range(size):
+                product += np.int64(chosen[i]) * np.int64(np.int32(turned[i] * np.float32(131072.0)))
         if kind == 1:
             for i in range(size):
                 bottom += squared[codes[i]]
@@ -167,8 +222,7 @@ def decode(
     codes, turned = np.empty(size, np.uint8), np.empty(size, np.float32)
     for r in range(out.shape[0]):
         planes_back(packed, bits, count, first + r * size, codes)
-        for i in range(size):
-            turned[i] = levels[codes[i]]
+        looked_up(codes, levels, turned)
         hadamard(turned.reshape(1, size))
         turn_signs(turned.view(np.int32), words, r * size)
         row, factor = out[r], factors[r]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..base import hadamard, jit, largest_bits
-from ..levels import between
+from ..levels import between, mirrored
 from ..packing import planes_back_in, planes_in
 from ..random import dither, words
 from ..sums import chunk
@@ -70,11 +70,13 @@ def centred(row: Any, room: Any) -> Any:
 @jit
 def quantize(
     x: Any, first: Any, second: Any, turning: bool, signs: Any, choice: Any, widths: Any, starts: Any, counts: Any,
-    lows: Any, gaps: Any, nexts: Any, cells: Any, origin: Any, scale: Any, limit: int, seed: Any, step: Any,
+    lows: Any, gaps: Any, nexts: Any, cells: Any, origin: Any, scale: Any, leasts: Any, edges: Any, highs: Any,
+    centres: Any, limit: int, seed: Any, step: Any,
     shared: Any, rank: int, members: int, means: Any, codes16: Any, fine: Any, packed: Any,
 ) -> None:  # fmt: skip
     """Blocks, quantised at random. choice: of each block, which of ``widths``; starts, counts: of each width, the byte
-    in ``packed`` and how many elements. lows, gaps, nexts, cells: as of ``between``, a row for each width. Turned:
+    in ``packed`` and how many elements. lows, gaps, nexts, cells: as of ``between``, a row for each width; leasts,
+    edges, highs, centres: as of ``mirrored``; a centre below 0: not for this width. Turned:
     codes16 have the blocks' scales; else means and fine too, of which 16 to a block."""
     row, u, gap = np.empty(BLOCK, np.float32), np.empty(2 * BLOCK, np.float32), np.empty(BLOCK, np.float32)
     word, place, part = np.empty(2 * BLOCK, np.uint32), np.empty(BLOCK, np.int32), np.empty(BLOCK, np.uint8)
@@ -112,7 +114,10 @@ def quantize(
                     group[i] = min(np.abs(group[i]) / step_, one)
         c = choice[b]
         half = u[BLOCK:] if b % 2 else u[:BLOCK]
-        between(row, half, lows[c], gaps[c], nexts[c], cells[c], origin, scale, place, gap, codes)
+        if centres[c] >= 0:
+            mirrored(row, half, leasts[c], edges[c], highs[c], centres[c], codes)
+        else:
+            between(row, half, lows[c], gaps[c], nexts[c], cells[c], origin, scale, place, gap, codes)
         if not turning:
             shift = np.uint8(widths[c] - 1)
             for i in range(BLOCK):

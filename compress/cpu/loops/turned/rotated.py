@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..base import eighths, hadamard, halves, jit
+from ..base import hadamard, higher, jit
+from ..levels import cells_mirrored, mirrored
 from ..packing import planes_back
 from ..random import dither, words
 from .eden import turn_signs
@@ -17,33 +18,6 @@ PIECE = 1 << 13
 QUIC = 512
 WIDE = 128
 """Columns of a transform that are taken together."""
-
-
-@jit
-def fourths(part: Any) -> None:
-    """Two stages at once of fp32 ``[4, width]``, in place."""
-    for i in range(part.shape[1]):
-        a, b, c, d = part[0, i] + part[1, i], part[0, i] - part[1, i], part[2, i] + part[3, i], part[2, i] - part[3, i]
-        part[0, i], part[2, i] = a + c, a - c
-        part[1, i], part[3, i] = b + d, b - d
-
-
-@jit
-def higher(row: Any, half: int, size: int) -> None:
-    """The stages of strides ``half`` to size / 2 of each ``size`` of row."""
-    while half * 8 <= size:
-        blocks = row.reshape(len(row) // (8 * half), 8, half)
-        for g in range(len(blocks)):
-            eighths(blocks[g])
-        half *= 8
-    if half * 4 <= size:
-        blocks = row.reshape(len(row) // (4 * half), 4, half)
-        for g in range(len(blocks)):
-            fourths(blocks[g])
-        half *= 4
-    if half < size:
-        for start in range(0, len(row), 2 * half):
-            halves(row[start : start + half], row[start + half : start + 2 * half])
 
 
 @jit
@@ -121,10 +95,12 @@ def turn_back(rows: Any, signs: Any, factors: Any, weight: Any, adding: bool, ou
 
 @jit
 def thc_codes(
-    turned: Any, reach: Any, twice: Any, grid: int, table: Any, below: Any, seed: Any, step: Any, first: int, codes: Any
-) -> None:
+    turned: Any, reach: Any, twice: Any, grid: int, table: Any, below: Any, least: Any, edges: Any, highs: Any,
+    centre: int, seed: Any, step: Any, first: int, codes: Any,
+) -> None:  # fmt: skip
     """THC's indices into ``table`` of turned coordinates, elements ``first`` on, at random; below: of each whole number
-    of the grid, the entry at or below it."""
+    of the grid, the entry at or below it. least, edges, highs, centre: as of ``cells_mirrored``; no edges: the table is
+    looked up."""
     u, y, whole = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.float32), np.float32(grid)
     cells, gaps = np.empty(CHUNK, np.int32), table[1:] - table[:-1]
     gap = np.empty(CHUNK, np.float32)
@@ -135,6 +111,9 @@ def thc_codes(
         for i in range(size):  # short loops, of which the compiler makes wide ones
             y[i] = (min(max(part[i], -reach), reach) / twice + np.float32(0.5)) * whole
             cells[i] = np.int32(min(max(y[i], np.float32(0.0)), whole))
+        if len(edges):
+            cells_mirrored(y[:size], u, cells, grid, least, edges, highs, centre, to)
+            continue
         for i in range(size):
             index = below[np.uint32(cells[i])]
             y[i] -= table[np.uint32(index)]
@@ -142,6 +121,28 @@ def thc_codes(
             to[i] = np.uint8(index)
         for i in range(size):
             to[i] += u[i] < y[i] / gap[i]
+
+
+@jit
+def quic_private(
+    z: Any, reach: Any, least: Any, edges: Any, highs: Any, centre: int, seed: Any, step: Any, codes: Any, outliers: Any
+) -> int:
+    """QUIC-FL's messages without shared randomness; the places of coordinates beyond ``reach`` go to ``outliers``.
+    least, edges, highs, centre: as of ``mirrored``. How many outliers."""
+    u, y, found = np.empty(QUIC, np.float32), np.empty(QUIC, np.float32), 0
+    for start in range(0, len(z), QUIC):
+        part, to, any_ = z[start : start + QUIC], codes[start : start + QUIC], np.int32(0)
+        size = len(part)
+        dither(start, seed, step, 0x43, u[:size])
+        for i in range(size):
+            any_ |= np.int32(np.abs(part[i]) > reach)
+            y[i] = min(max(part[i], -reach), reach)
+        if any_:
+            for i in range(size):
+                outliers[found] = start + i
+                found += np.abs(part[i]) > reach
+        mirrored(y[:size], u, least, edges, highs, centre, to)
+    return found
 
 
 @jit
