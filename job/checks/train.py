@@ -80,7 +80,7 @@ def inside_mistakes(job: Job) -> Iterator[Mistake]:
         yield ("updates", "judge"), f"{sentence} updates.judge, who computes with whole weights; allowed: 0"
     if job.train.compile:
         yield ("train", "compile"), f"{sentence} train.compile yet; write compile = false"
-    if inside == "tp" and job.model.build is not None:
-        yield ("parallel", "inside"), f"{sentence} model.build: nobody knows its matrices; allowed: ddp, fsdp"
+    if job.model.build is not None:
+        yield ("parallel", "inside"), f'{sentence} model.build yet; allowed: "ddp"'
     if inside == "tp" and job.model.dropout:
         yield ("model", "dropout"), f"{sentence} model.dropout yet: cut heads would draw other masks; allowed: 0"

@@ -1,5 +1,10 @@
 """An island whose ranks hold pieces of the parameters computes what one process with whole ones does."""
 
+import queue
+import threading
+from multiprocessing import Pipe
+from types import SimpleNamespace
+
 import pytest
 import torch
 from plain_loop import plain_losses
@@ -8,11 +13,12 @@ from windows import Windows, facts_of
 from farflung.job.schema import Job
 from farflung.node.models.decoders.matrix_plan import check_heads
 from farflung.node.models.factory import model_of
+from farflung.node.pipeline import island_worker
 from farflung.node.pipeline.island import Island, cut
 from farflung.node.pipeline.piece import part_of
 from farflung.node.state.optimizers.make_optimizer import make_optimizer
 from farflung.node.state.stage_state import StageState
-from farflung.proto.errors import FarflungError
+from farflung.proto.errors import FarflungError, RunFailed
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -86,6 +92,38 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_equal_to_the_plain_loop(island, name):
     assert_plain(*CASES[name], island)
+
+
+def test_dropout_in_rows_is_that_of_one_device(island):
+    job = job_of(model={"dropout": 0.1})
+    got, wanted = (trained(job, ONE_STAGE, one).losses for one in (island, None))
+    assert got == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_rank_that_fails_alone_wakes_the_others(monkeypatch):
+    ended: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr(island_worker, "_end_alone", ended.put)
+    monkeypatch.setattr(island_worker, "ALONE_SECONDS", 0.01)
+    monkeypatch.setattr(island_worker, "os", SimpleNamespace(_exit=lambda status: None))
+    ours, theirs = Pipe()
+
+    def obey(words):
+        raise torch.OutOfMemoryError("none left")
+
+    hand = SimpleNamespace(is_sharded=True, folder="nowhere", obey=obey)
+    threading.Thread(target=island_worker.serve, args=(theirs, hand), daemon=True).start()
+    island_worker.say(ours, {"do": "forward"})
+    answer = island_worker.hear(ours)
+    assert answer["memory"] and "none left" in answer["error"]
+    assert "none left" in ended.get(timeout=60)
+
+
+def test_the_first_rank_does_not_wait_for_those_that_wait_for_it(monkeypatch):
+    monkeypatch.setattr("farflung.node.pipeline.island.ALONE_SECONDS", 0.01)
+    ours, _theirs = Pipe()
+    silent = SimpleNamespace(_hands=[SimpleNamespace(connection=ours)])
+    with pytest.raises(RunFailed, match="a pass failed on one device of this node's island alone: too large"):
+        Island.hurry(silent, [1], RuntimeError("too large"))
 
 
 @pytest.mark.slow
