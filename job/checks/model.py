@@ -94,4 +94,9 @@ def pretrained_mistakes(folder: str) -> Iterator[Mistake]:
     if not isinstance(family, str) or not family:
         yield key, f"model.pretrained = {folder!r}: its config.json names no model_type"
     if not any(Path(folder).glob("*.safetensors")):
+        if any(Path(folder).glob("*.bin")):
+            how = "transformers opens them as weights only: "
+            how += f"transformers.AutoModelForCausalLM.from_pretrained({folder!r}).save_pretrained({folder!r})"
+            yield key, f"model.pretrained = {folder!r} has pickled weights alone, which farflung does not open; {how}"
+            return
         yield key, f"model.pretrained = {folder!r} has no *.safetensors; save it with safe_serialization=True"

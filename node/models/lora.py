@@ -63,6 +63,11 @@ class LoraModel(LanguageModel):
             for index in range(count):
                 inside = pack_layers([self._block(index)], lora.base)
                 self.packed |= {base_name(f"{self._block_path(index)}.{name}") for name in inside}
+        if lora.base in CODES and not self.packed:
+            raise FarflungError(
+                f"model.lora.base: no linear layer of the family {self.family!r} can be kept in {lora.base}",
+                hint='write base = "bf16" under [model.lora]',
+            )
         self.adapted = {name.partition(".lora_A.")[0] for name in self.shapes if ".lora_A." in name}
         """Paths of the modules that have an adapter."""
 

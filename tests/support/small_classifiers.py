@@ -54,3 +54,11 @@ def job_of(folder: Path, **train: Any) -> Job:
     words = {"batch": 4, "microbatch": 2, "task": "classification", **train}
     model = {"pretrained": str(folder), "context": KINDS.shape[1]}
     return Job.model_validate({"model": model, "data": {"labelled": ["none"], "classes": NAMES}, "train": words})
+
+
+def table() -> str:
+    """The table of docs/how-to/classify.md: a row a family, whose every mark is a test of test_classifiers.py."""
+    columns = ("family", "load", "logits", "gradients", "dropout", "export", "[model.lora]")
+    rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    rows += [f"| {family} |" + " ✓ |" * 5 + " refused: not yet |" for family in CLASSIFIERS]
+    return "\n".join(rows)

@@ -119,9 +119,20 @@ def job_of(folder: Path, **lora: Any) -> Job:
 def table() -> str:
     """The table of docs/how-to/models.md: a row a family, whose every mark is a test of tests/node/models/zoo."""
     families = dict.fromkeys(case.family for case in CASES)
-    columns = ("family", "small models that are tested", "load", "logits", "gradients", "export", "LoRA", "generate")
+    columns = (
+        "family",
+        "small models that are tested",
+        "load",
+        "logits",
+        "gradients",
+        "export",
+        "LoRA",
+        "NF4",
+        "generate",
+    )
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for family in families:
         labels = "; ".join(case.label or "as its configuration is" for case in CASES if case.family == family)
-        rows.append(f"| {family} | {labels} |" + " ✓ |" * 6)
+        packed = "its linear layers are of a class of its own" if family == "falcon" else "✓"
+        rows.append(f"| {family} | {labels} |" + " ✓ |" * 5 + f" {packed} | ✓ |")
     return "\n".join(rows)

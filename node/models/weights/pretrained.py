@@ -101,7 +101,10 @@ class Weights:
         file = self.file_of[stored]
         slots = self._header(file)
         if stored not in slots:
-            raise FarflungError(f"{file} of the model folder lacks the tensor {stored}", hint=f"{INDEX} names it there")
+            raise FarflungError(
+                f"{file} of the model folder lacks the tensor {stored}, which {INDEX} names there",
+                hint="copy or download both files again, or load the model with transformers and save it again",
+            )
         return slots[stored]
 
     def heads(self, definition: LanguageModel) -> list[str]:

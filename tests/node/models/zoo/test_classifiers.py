@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from small_classifiers import CLASSIFIERS, IDS, KINDS, LABELS, NAMES, TARGETS, job_of, keywords_of, saved
+from small_classifiers import CLASSIFIERS, IDS, KINDS, LABELS, NAMES, TARGETS, job_of, keywords_of, saved, table
 
 from farflung.job.data.facts import Facts, Profile
 from farflung.node.generation.export import Checkpoint, write_export
@@ -141,3 +141,8 @@ def test_what_has_no_such_head_or_hands_on_more_is_refused(tmp_path: Path) -> No
     saved("deberta-v2", tmp_path, relative_attention=True)
     with pytest.raises(FarflungError, match=r"'deberta-v2' can't be cut into stages: .* takes learnt values beside"):
         model_of(job_of(tmp_path), None)
+
+
+def test_the_table_in_the_docs_is_of_these_tests() -> None:
+    page = (Path(__file__).parents[4] / "docs/how-to/classify.md").read_text(encoding="utf-8")
+    assert table() in page, f"docs/how-to/classify.md should have:\n{table()}"

@@ -17,7 +17,9 @@ from farflung.node.generation.export import Checkpoint, write_export
 from farflung.node.models.definition import LanguageModel
 from farflung.node.models.dropout import Draw
 from farflung.node.models.factory import model_of
+from farflung.node.models.lora import LoraModel
 from farflung.node.models.profiling.cost import profile
+from farflung.node.models.quantised import fill, pack, unpack
 from farflung.node.models.weights.pretrained import initial_weights, weights_of
 from farflung.proto.errors import FarflungError
 
@@ -153,12 +155,17 @@ def test_a_profile_counts_every_weight_and_only_the_experts_that_compute(zoo: Si
     assert min(used) < 0.9 if experts else min(used) > 0.8
 
 
-def test_adapters_alone_train_and_begin_as_the_base(zoo: SimpleNamespace) -> None:
+def targets_of(zoo: SimpleNamespace) -> dict[str, list[str]]:
+    """Matrices that adapters stand beside, where the family has some of these names; else what peft takes."""
     targets = sorted(
         {name.split(".")[-2] for name in zoo.definition.parameter_names(1, 1) if name.endswith("proj.weight")}
         & {"q_proj", "o_proj", "out_proj"}
     )
-    job = job_of(zoo.folder, rank=2, **({"targets": targets} if targets else {}))
+    return {"targets": targets} if targets else {}
+
+
+def test_adapters_alone_train_and_begin_as_the_base(zoo: SimpleNamespace) -> None:
+    job = job_of(zoo.folder, rank=2, **targets_of(zoo))
     definition = model_of(job, None)
     assert isinstance(definition, LanguageModel)
     assert definition.shapes and all(".lora_" in name for name in definition.shapes)
@@ -175,6 +182,28 @@ def test_adapters_alone_train_and_begin_as_the_base(zoo: SimpleNamespace) -> Non
     assert {name for name, one in stage.named_parameters() if one.grad is not None} == set(
         definition.parameter_names(1, 2)
     )
+
+
+def test_adapters_beside_a_base_in_4_bits_compute_with_what_it_stands_for(zoo: SimpleNamespace) -> None:
+    job = job_of(zoo.folder, rank=2, base="nf4", **targets_of(zoo))
+    if zoo.case.family == "falcon":  # whose linear layers are of a class of its own
+        with pytest.raises(FarflungError, match="no linear layer of the family 'falcon' can be kept in nf4"):
+            model_of(job, None)
+        return
+    definition = model_of(job, None)
+    assert isinstance(definition, LoraModel) and definition.packed
+    stands_for = {
+        name: unpack(pack(values, "nf4"), tuple(values.shape)) if name in definition.packed else values
+        for name, values in zoo.weights.items()
+    }
+    outputs = []
+    for kept in (definition, model_of(job_of(zoo.folder, rank=2, **targets_of(zoo)), None)):
+        stage = kept.build(0, 2).eval()
+        for name, parameter in stage.named_parameters():
+            base = name.replace(".base_layer.", ".")
+            fill(parameter.data, stands_for[base] if base in stands_for else kept.initial(name, 3))
+        outputs.append(stage(INPUTS))
+    torch.testing.assert_close(outputs[0], outputs[1], rtol=0, atol=1e-5)
 
 
 def facts_of(zoo: SimpleNamespace) -> Facts:
