@@ -90,7 +90,7 @@ os._exit(status)
 
 def module(name: str, *words: str) -> list[str]:
     """A command that does as ``python -m NAME WORDS`` of farflung's does, by a fork of the nursery, which ends with it;
-    in the place of `farflung.proto.python.module`."""
+    in the place of `farflung.proto.process.python.module`."""
     return [sys.executable, "-S", "-c", _ASKS, name, *words]
 
 
