@@ -34,12 +34,12 @@ from ..proto.words.link import parse_link
 from .lives import Lives
 
 _REST_SECONDS = 10.0
-"""At the end, for what is still being written to the disk."""
+"""Seconds at the end for files that are still being written."""
 _GOODBYE_SECONDS = 30.0
 
 
 class _Member(NamedTuple):
-    """A life in the run that has begun."""
+    """One life of a member: it has joined the run."""
 
     wire: ProcessWire
     joined: Joined
@@ -169,7 +169,7 @@ class Group:
             self._loop.end(None if isinstance(error, RunOver) else error)
 
     def _live(self, member: _Member) -> BaseException | None:
-        """One life; what ended it, None for the run's end and a goodbye."""
+        """Runs one life; returns the error that ended it, None at the run's end or after a goodbye."""
         wire, joined, lock = member
         why = "the node failed"
         error: BaseException | None = None

@@ -1,6 +1,6 @@
-"""Whether the membership of a loop of one's own that has ended begins anew: as a node's does (node/rejoin.py).
+"""Whether a member of ``farflung.group`` whose life ended joins again; the rules are a node's (node/rejoin.py).
 
-The loop knows nothing of it. It computes, or waits in ``g.step()``, until there is another share of a step for it.
+The person's loop does not notice: it computes, or waits in ``g.step()``, until it has another share of a step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a `Trainer` was handed, as digests in its run's folder: who comes back with something else is refused.
+"""Digests in a run's folder of what its `Trainer` was given: a later call with something else is refused.
 
 The folder goes on where its run stopped, whatever model the caller holds. So it may go on only for the caller who holds
 what it began with.
@@ -25,7 +25,7 @@ _HINT = "give Arguments(output_dir=...) another folder to start anew; to go on, 
 def digests(
     model: Any, tokenizer: Any, rows: Mapping[str, npt.NDArray[Any] | None], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What is handed in, by the word for it: digests of weights, tokenizer and rows, and the arguments themselves."""
+    """Digests of weights, tokenizer and rows, and the arguments themselves, by name."""
     weights = xxhash.xxh3_128()
     for name, tensor in sorted(model.state_dict().items()):
         weights.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -15,7 +15,7 @@ from ..job.data.marks import IGNORED
 from ..proto.errors import JobError
 
 _MASKS = ("loss_mask", "completion_mask", "assistant_masks")
-"""What other trainers leave tokens out of the loss by."""
+"""The label by which other trainers exclude a token from the loss."""
 Collator = Callable[[list[Any]], Any]
 
 
@@ -45,7 +45,7 @@ class Rows:
 
     @property
     def digested(self) -> npt.NDArray[Any]:
-        """All that they are, in one array."""
+        """Everything that the rows consist of as one array, to compute a digest of."""
         if self.is_plain:
             return self.tokens
         ends = np.zeros(len(self.tokens), np.int64)
@@ -79,7 +79,7 @@ def rows_of(
 
 
 def _collated(where: str, collator: Collator, item: Any) -> Mapping[str, Any]:
-    """What a collator makes of one row. JobError: no mapping with one row."""
+    """The batch that a collator makes of one row. JobError: it is no mapping with one row."""
     batch = collator([item])
     if not isinstance(batch, Mapping) or any(len(value) != 1 for value in batch.values()):
         raise JobError(f"{where}: the data_collator makes no batch of one row of it", "input_ids and labels, [1, n]")

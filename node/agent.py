@@ -1,4 +1,4 @@
-"""A node's lives, one after the other, until the run is done or the node's owner has had enough (life.py is one)."""
+"""A node's lives, one after the other, until the run is done or the node's owner ends it (life.py is one life)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def run(
 
 
 class Lives:
-    """Of one node in one process."""
+    """The lives of one node in one process."""
 
     def __init__(self, settings: Settings, owner: Owner, past: Past, emit: Emit, patience: float | None) -> None:
         """``patience``: as ``run`` has it."""
@@ -82,10 +82,10 @@ class Lives:
         self._patience = patience
         self._crashes, self._backoff = Crashes(), Backoff()
         self._lost = time.monotonic()
-        """Since when it looks for the run."""
+        """When it began to look for the run."""
 
     def run(self, devices: int) -> None:
-        """One life after the other. Raises what ends the last one."""
+        """Runs one life after the other. Raises the error that ends the last one."""
         while True:
             begun = time.monotonic()
             try:

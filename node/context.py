@@ -1,4 +1,4 @@
-"""What every part of a node knows of the node: who it is, the job as a view has it, and whom it tells what.
+"""What every part of a node needs to know: its name, the job of the view, and how to reach others.
 
 A context is frozen and belongs to one view; the next view's is a copy with the values that have changed
 (``dataclasses.replace``). So what is finished of an earlier view is finished with that view's job.
@@ -42,7 +42,7 @@ class NodeContext:
     """``pump(timeout)``: handle whatever has arrived, waiting up to so many seconds for the first of it. An order of
     the coordinator may come out of it as an exception (node/training/endings.py)."""
     view: int = 0
-    """Its number; 0 before the first."""
+    """The view's number; 0 before the first."""
 
     def send(self, to: str, header: data_pb2.Header, payload: Payload, priority: int) -> None:
         """Send to a member of the view that the wire is in; what is meant for one that has gone is dropped."""
@@ -71,6 +71,6 @@ class NodeContext:
         self.report(control_pb2.Report(warning=control_pb2.Warning(node=node, message=why, refused=points)))
 
     def diverged(self, node: str, why: str) -> None:
-        """Another member of a section has another history of it: only a view change can tell who is right."""
+        """Report that another member's chain of a section differs: only a view change can tell who is right."""
         self.warn(node, why)
         self.report(control_pb2.Report(evidence=control_pb2.Evidence(peer=node, why=why, diverged=True)))

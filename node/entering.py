@@ -1,4 +1,5 @@
-"""How a node enters a run: the link's promises, a name that no other process of this machine has, and the join."""
+"""How a node enters a run: it checks the link's promises, takes a name that no other process of this machine has,
+and joins."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from .promises import Broken
 
 
 class Past:
-    """What the lives of this process have left for the next one. ``name``: of the node, empty where none is known."""
+    """State that one life of this process leaves for the next. ``name``: the node's, empty where none is known."""
 
     def __init__(self, name: str) -> None:
         self.name, self.joined, self.entered = name, False, -math.inf
@@ -37,7 +38,8 @@ class Past:
 
 
 def check_secure(link: Link, insecure: bool, required: bool = False) -> None:
-    """FarflungError for a link without TLS that nobody has agreed to. Broken: it is ``required``."""
+    """Raises FarflungError for a link without TLS unless ``insecure`` allows it, and Broken where TLS is
+    ``required``."""
     if link.insecure and required:
         raise Broken("this node is to join only with 'tls', and this link is of a run without", "ask for another link")
     if link.insecure and not insecure:
@@ -57,7 +59,7 @@ def enter(
     cache: Path,
     limits: Limits,
 ) -> tuple[Joined, TextIO | None]:
-    """Measure and join; also the lock that keeps other processes of this machine from taking the same name."""
+    """Measure and join. Also returns the lock that keeps other processes of this machine from taking the same name."""
     lock: TextIO | None = None
     if name:
         lock = one_of_a_name(cache, link.run, name)

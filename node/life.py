@@ -34,7 +34,7 @@ from .training.trainer import Trainer
 from .wire.client import ProcessWire
 
 _REST_SECONDS = 10.0
-"""At the end, for what is still being written to the disk."""
+"""Seconds at the end for files that are still being written."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -47,7 +47,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Settings:
-    """What a node's owner has said of it, for all of its lives."""
+    """A node's options as its owner gave them, the same in all of its lives."""
 
     link: Link
     device: str
@@ -56,11 +56,11 @@ class Settings:
     allow_code: Sequence[str]
     cache: Path
     metrics: str
-    """Where its metrics are shown; empty: nowhere."""
+    """HOST:PORT at which its metrics are served; empty: nowhere."""
     own_data: OpenOwnData | None
     """Reads its private data, for a run whose nodes have their own."""
     require: Collection[str]
-    """What the run has to be, or the node does not join."""
+    """Properties that the run must have for the node to join (``--require``)."""
 
 
 def live(settings: Settings, owner: Owner, past: Past, island: Island | None, emit: Emit) -> None:
@@ -89,7 +89,7 @@ def live(settings: Settings, owner: Owner, past: Past, island: Island | None, em
 
 
 class Life:
-    """Of a node that has joined."""
+    """The life of a node that has joined."""
 
     def __init__(self, settings: Settings, owner: Owner, joined: Joined, island: Island | None, emit: Emit) -> None:
         self._settings, self._owner, self._joined = settings, owner, joined
@@ -102,7 +102,7 @@ class Life:
         self._kept: Rests | None = None
         self._trainer: Trainer | None = None
         self._why = "the node failed"
-        """What its goodbye says."""
+        """The reason that its goodbye gives."""
 
     def run(self) -> None:
         """Raises as `live`."""

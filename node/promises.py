@@ -1,4 +1,4 @@
-"""What a node's owner was promised, checked by the node itself: the coordinator is not trusted with it.
+"""The terms that a node's owner agreed to, enforced by the node itself: the coordinator is not trusted with them.
 
 The owner sees the job once, at the join (`terms`); so every view is held against that job, and one that breaks it is
 refused by its number: the node leaves. Pure.
@@ -68,7 +68,7 @@ REQUIREMENTS: dict[str, tuple[str, Callable[[Job], str]]] = {
     "no-code": ("the job calls no functions of a module", _no_code),
     "tls": ("nobody on the way reads or changes anything", _tls),
 }
-"""What ``join --require`` takes: what it means, and why a job has it not."""
+"""The words that ``join --require`` takes: what each means, and why a job lacks it."""
 
 
 def required_of(text: str | None) -> frozenset[str]:

@@ -18,7 +18,7 @@ from .device.limits import Owner, Wish
 
 FIRST_S, LONGEST_S, GROWTH = 1.0, 60.0, 2.0
 SETTLED_S = 300.0
-"""A life as long as this was one: the next pause is short again."""
+"""Seconds after which a life counts as successful: the next pause is short again."""
 _LOOK_S = 0.5
 MOST_CRASHES, CRASHES_SECONDS = 3, 3600.0
 
@@ -34,7 +34,7 @@ class Crashes:
         self._clock, self._times = clock, deque[float](maxlen=MOST_CRASHES)
 
     def again(self) -> bool:
-        """It has ended once more: whether to begin again."""
+        """The I/O process has ended once more: whether to start again."""
         now = self._clock()
         often = len(self._times) == MOST_CRASHES and now - self._times[0] < CRASHES_SECONDS
         self._times.append(now)
@@ -48,7 +48,7 @@ class Backoff:
         self._chance, self._pause = chance, FIRST_S
 
     def next(self, lived_s: float) -> float:
-        """Seconds to wait now, after a life of so many."""
+        """Seconds to wait now, after a life of ``lived_s`` seconds."""
         if lived_s >= SETTLED_S:
             self._pause = FIRST_S
         pause, self._pause = self._pause, min(LONGEST_S, GROWTH * self._pause)
@@ -69,7 +69,7 @@ def mends(problem: FarflungError, was_in: bool, patience: float | None = None, l
 
 
 def told(problem: FarflungError, pause: float, was_in: bool = True, left_s: float = 0.0) -> str:
-    """The word on the screen. ``left_s``: how much longer it looks."""
+    """The event for the screen. ``left_s``: how much longer the node looks for the run."""
     again = "joins again under its key" if was_in else "tries again"
     said = f"{problem.message}: this node {again} in {max(1.0, pause):.0f} s"
     if pause < LONGEST_S / 2 or isinstance(problem, Parted):
@@ -80,7 +80,7 @@ def told(problem: FarflungError, pause: float, was_in: bool = True, left_s: floa
 
 
 def wait(seconds: float, owner: Owner, clock: Callable[[], float] = time.monotonic) -> Wish | None:
-    """Wait, unless the owner wants it to leave meanwhile: that wish."""
+    """Wait; returns early with the owner's wish to leave, if there is one."""
     until = clock() + seconds
     while (left := until - clock()) > 0:
         wish = owner.wish()

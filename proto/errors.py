@@ -28,12 +28,12 @@ class FarflungError(Exception):
 
     @property
     def told(self) -> str:
-        """As one string, for a reply: the message's line, then the hint's."""
+        """The error as one string, for a reply: a line for the message, then one for the hint."""
         return f"{self.message}\n{self.hint}"
 
     @classmethod
     def of(cls, told: str) -> FarflungError:
-        """The error that ``told`` is of, as one of this class."""
+        """The error that ``told`` made a string of, as an instance of this class."""
         message, _, hint = told.partition("\n")
         return cls(message, hint)
 

@@ -42,10 +42,10 @@ class Outcome:
     losses: dict[int, float] = field(default_factory=dict)
     evals: dict[int, float] = field(default_factory=dict)
     sets: dict[int, dict[int, tuple[float, int]]] = field(default_factory=dict)
-    """Of each evaluation by its step, and of each of ``eval.sets`` by its number: sum of the loss, tokens."""
+    """(sum of the loss, tokens) of each evaluation, by its step and by the number of its set in ``eval.sets``."""
     fingerprints: dict[str, set[int]] = field(default_factory=dict)
     bases: dict[str, dict[int, int]] = field(default_factory=dict)
-    """What each node last said of the frozen weights of its layers."""
+    """Digests of the frozen weights of each node's layers, as last reported."""
     warnings: list[str] = field(default_factory=list)
     samples: int = 0
     views: int = 0
@@ -61,16 +61,16 @@ class Hub(Network):
         self.threads: dict[str, threading.Thread] = {}
         self.errors: dict[str, BaseException] = {}
         self.identities: dict[str, Identity] = {}
-        """Of nodes to be started, if there are certificates."""
+        """Identities of nodes to be started, if there are certificates."""
         self.emitted: dict[str, list[dict[str, Any]]] = {}
-        """What the person at each node would see."""
+        """The events that the person at each node would see."""
         self.outcome = Outcome()
         self.view = 0
         self.position = Position()
         self.follow: list[control_pb2.Shadow] = []
-        """Spares of the views that ``change`` makes."""
+        """The spares in views that ``change`` makes."""
         self.hands_over: HandsOver = lambda before, plan, holders, answers: ()
-        """Who gives what to whom in the views that ``change`` makes."""
+        """Decides the handovers of views that ``change`` makes."""
         self.plan: Plan | None = None
         self._sums: dict[int, tuple[float, int]] = {}
         self._evals: dict[tuple[int, int], tuple[float, int]] = {}

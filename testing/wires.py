@@ -1,4 +1,4 @@
-"""The wires of nodes inside one process: queues in the place of I/O processes and connections."""
+"""The wires of nodes inside one process: queues instead of I/O processes and connections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Tamper = Callable[[str, str, data_pb2.Header, npt.NDArray[np.uint8]], npt.NDArra
 
 
 class Killed(BaseException):
-    """Ends the thread of a node that was killed: it would stay for the process's life."""
+    """Ends the thread of a node that was killed; otherwise it would live as long as the process."""
 
 
 class Network:
@@ -59,7 +59,7 @@ class LoopbackWire:
     """A node's `Wire` on a network of queues."""
 
     under_way = False
-    """A message is there as soon as it is sent."""
+    """Nothing is ever in flight: a message arrives as soon as it is sent."""
 
     def __init__(self, network: Network, name: str, identity: Identity | None = None) -> None:
         """``identity``: None, as of a run without TLS."""
@@ -123,7 +123,7 @@ class LoopbackWire:
         self.members = frozenset()
 
     def worked(self, count: int = 1) -> None:
-        """Nobody asks."""
+        """No coordinator asks for this."""
 
     @property
     def arrived(self) -> int:
@@ -138,7 +138,7 @@ class LoopbackWire:
         return lambda: self.fetch(name, offset, length)
 
     def uplink(self) -> float:
-        """Bits a second; 0: not known."""
+        """Bits per second; 0: not known."""
         return 0.0
 
     def room(self, length: int) -> memoryview:

@@ -1,6 +1,6 @@
 """Where the time of a step goes on this node, by the trainer's own clock.
 
-On a GPU the times are those of the calling thread: work that was only queued counts where it is waited for.
+On a GPU these are the times of the calling thread: queued work counts where the thread waits for it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class StepClock:
             self.spans.append(Span(ROW, what, started, seconds, str(detail)))
 
     def idle(self, seconds: float, under_way: bool) -> None:
-        """Nothing was to be done for so long."""
+        """The trainer had nothing to do for ``seconds``."""
         if under_way:
             self.wire += seconds
         else:

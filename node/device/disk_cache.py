@@ -1,4 +1,4 @@
-"""Training data that nodes of a machine keep below a cache folder: what a process uses is spared, the rest may go."""
+"""Training data that the nodes of a machine keep in a cache folder: data in use is kept, the rest may be removed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _size(path: Path) -> int:
 
 
 def _used(path: Path) -> float:
-    """When it was used last. A folder's time is that of the last file that came or went."""
+    """When it was last used. A folder's time is that of the last file added or removed."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:

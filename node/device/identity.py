@@ -25,7 +25,7 @@ from .large_packets import HINT, black_hole
 
 @dataclass(frozen=True)
 class Identity:
-    """What a node has of a run with TLS, PEM: its key and certificate, and the CA of nodes."""
+    """A node's credentials in a run with TLS, PEM: its key and certificate, and the CA of nodes."""
 
     run: str
     key: bytes = field(repr=False)
@@ -129,7 +129,7 @@ def pinned_certificate(host: str, port: int, fingerprint: bytes, timeout: float)
 
 
 def _check_dates(der: bytes, where: str) -> None:
-    """Unreachable: by this machine's clock the certificate does not count."""
+    """Raises Unreachable where the certificate is not valid by this machine's clock."""
     read = x509.load_der_x509_certificate(der)
     first, last, now = read.not_valid_before_utc, read.not_valid_after_utc, datetime.now(timezone.utc)
     if not first <= now <= last:

@@ -1,7 +1,7 @@
 """Whether large packets get through to a machine whose small ones do: an MTU black hole (a VPN, PPPoE, a tunnel).
 
-There a connection opens and then stands still, at whatever is said first in more bytes than the smallest link takes.
-Looked for only when something has stood still.
+There a connection opens and then stalls at the first message that needs a large packet. Tested only after something has
+stalled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 
 SECONDS = 4.0
-"""How long a large packet may take: the kernel sends it several times in that."""
+"""Seconds that a large packet may take: the kernel retransmits it several times within that."""
 SMALL = 536
 """Bytes of a TCP segment that every network carries."""
 _OPENING = b"\x16\x03\x01\x40\x00"

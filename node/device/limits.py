@@ -1,4 +1,5 @@
-"""What the owner of this machine wants of its node beside training: a pause, an end after some hours, SIGTERM."""
+"""What the owner of this machine wants its node to do other than train: pause, end after some hours, leave on
+SIGTERM."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TERM_SECONDS = 15.5
-"""After SIGTERM, for the last contribution and the round that takes it; the view change needs the rest of 20 s."""
+"""Seconds after SIGTERM for the last contribution and the round that takes it; the view change needs the rest of 20
+s."""
 _LOOK_SECONDS = 0.5
 
 
@@ -33,7 +35,7 @@ class Limits:
 
 
 class Owner:
-    """The wish as it stands, and the limits.
+    """The owner's present wish, and the limits.
 
     Args:
         pause_file: the node pauses while this file exists.

@@ -1,4 +1,4 @@
-"""How much main memory can still be had here: of the machine, and within the limits of the containers around.
+"""How much main memory is available: on the machine, and within the limits of the containers around this process.
 
 Containers are cgroups, version 1 or 2, one inside the other; each may have a limit, and the tightest counts. What a
 cgroup has used includes the page cache, which the kernel gives back when it is asked for memory: that much is free.

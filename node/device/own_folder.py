@@ -1,4 +1,4 @@
-"""The folder of a node: its keys, fetched data, what it learnt beside checkpoints. Looked into before a run is asked.
+"""The folder of a node: its keys, fetched data, and what it keeps beside checkpoints. Checked before the node joins.
 
 Containers run as users that no list knows, with no HOME or with HOME=/; then a person has to name a folder.
 """
@@ -26,7 +26,8 @@ def own_folder(cache: Path | None = None) -> Path:
 
 
 def writable(folder: Path) -> Path:
-    """The folder, made and tried. FarflungError: nothing can be kept there, so that no ticket is spent for it."""
+    """Creates the folder and checks that it can be written. Raises FarflungError before a ticket is used up for
+    nothing."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".tried-") as file:

@@ -105,7 +105,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def beside_cuda(device: torch.device, mode: str) -> str:
-    """What a person should know of a device that is neither a CPU nor NVIDIA's; empty for those.
+    """A remark for people about a device that is neither a CPU nor NVIDIA's; empty for those.
 
     FarflungError where it cannot take part in a run of this mode.
     """

@@ -41,14 +41,14 @@ class Tracing:
         self._why_not = ""
 
     def wanted(self, order: Trace) -> None:
-        """The coordinator wants a trace; an older wish is forgotten."""
+        """The coordinator wants a trace; this replaces an older order."""
         self._end()
         self._why_not = ""
         self._order, self._until = order, time.monotonic() + order.seconds
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """A step of the training is inside; it counts unless it is broken off."""
+        """A context for one step of training, which counts unless it is broken off."""
         order = self._order
         if order is not None and self._clock.spans is None and number >= order.first:
             self._begin()

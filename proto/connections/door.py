@@ -1,9 +1,9 @@
-"""Connections to a port of this process that nobody has proved: how many there may be, from where and for how long.
+"""Limits connections to a port of this process that have shown no secret yet: how many, from where, for how long.
 
-gRPC and uvicorn keep their sockets to themselves, so they are found among this process's own descriptors, and one
-that has to go is shut down under a duplicate. What honest callers need is a second; whoever has shown a secret on a
-connection is left alone. Where there are too many, the newest stay: an honest caller is among them, and those who only
-hold a place are not. Only Linux tells a process its descriptors; elsewhere time-outs of handshakes are all there is.
+gRPC and uvicorn hide their sockets, so they are found among this process's own descriptors and shut down through a
+duplicate. Honest callers show their secret within a second; a connection on which a secret was shown is left alone.
+Where there are too many, the newest stay: an honest caller is among them, and those who only occupy a place are not.
+Only Linux lets a process list its descriptors; elsewhere only the time-outs of handshakes protect.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ log = logging.getLogger(__name__)
 PER_ADDRESS = 256
 """Unproved connections that an address may have: a whole lab may join at once from behind one."""
 MOST = 512
-"""Of all addresses together, or a quarter of the descriptors that this process may have, if that is less."""
+"""Unproved connections of all addresses together, at most; or a quarter of this process's descriptor limit, if that
+is less."""
 SECONDS = 30.0
-"""Until a connection must have shown a secret."""
+"""Seconds within which a connection must have shown a secret."""
 GRACE_S = 5.0
-"""Nothing younger is ended: an honest caller has shown its secret by then."""
+"""No connection younger than this many seconds is ended: an honest caller has shown its secret by then."""
 DESCRIPTORS = 65536
 _PAUSE_S = 1.0
 _EVERY, _UNPROVED_EVERY = 20, 3  # pauses, where nothing much has come; where somebody is unproved
@@ -50,7 +51,7 @@ def too_many(since: Mapping[End, float], now: float, most: int = MOST, per_addre
 
 
 def raise_descriptor_limit() -> int:
-    """As many descriptors as this system lets a process have, up to DESCRIPTORS; how many that are."""
+    """Raises this process's limit of descriptors as far as the system allows, up to DESCRIPTORS; returns the limit."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -83,7 +84,7 @@ class Door:
             self._proved[plain(end[0]), end[1]] = self._clock()
 
     async def look(self) -> int:
-        """End the connections that have to go; how many unproved ones were there."""
+        """End the connections that have to go; returns how many unproved ones there were."""
         began = self._clock()
         looking = _Look(self.ports)
         try:
@@ -112,7 +113,8 @@ class Door:
                 one.close()
 
     async def watch(self) -> None:
-        """Look at once where many have come, every 3 s while somebody is unproved, else every 20; until cancelled."""
+        """Check at once when many connections have come, every 3 s while any is unproved, else every 20 s; until
+        cancelled."""
         seen, waited, unproved = 0, 0, 0
         while True:
             await asyncio.sleep(_PAUSE_S)

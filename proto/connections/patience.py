@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 TRIPS = 5
-"""Round trips in which a broken connection is there again: TCP and TLS take three, and one more is lost."""
+"""Round trips within which a broken connection is open again: TCP and TLS take three, and one packet may be lost."""
 SLOWER = 10
-"""A link that carries less than one part in so many of its measured rate carries nothing."""
+"""A link that carries less than its measured rate divided by this carries nothing."""
 UNIT = 1 << 20
-"""Bytes that move at once, as far as whoever looks can see."""
+"""Granularity in bytes: the observer sees progress in steps of this size."""
 
 
 def patience(least_s: float, round_trip_s: float = 0.0, rate_bps: float = 0.0, unit: int = UNIT) -> float:
-    """Seconds in which nothing moves, after which nothing will: ``least_s`` on a near link.
+    """Seconds without progress after which none is expected: ``least_s`` on a near link.
 
     round_trip_s, rate_bps: as measured, 0 where they are not known. unit: bytes that have to come for a mark to change.
     """
@@ -28,20 +28,21 @@ def patience(least_s: float, round_trip_s: float = 0.0, rate_bps: float = 0.0, u
 
 @dataclass(frozen=True)
 class Watch:
-    """Something that is waited for. ``since``: when it moved last, or began; ``patience_s``: as of ``patience``."""
+    """Something that is waited for. ``since``: when it moved last, or began; ``patience_s``: the result of
+    ``patience``."""
 
     what: str
     since: float
     patience_s: float
     mark: float = 0.0
     began: float = 0.0
-    """When it was waited for first."""
+    """When the wait began."""
 
     def at(self, mark: float, now: float) -> Watch:
-        """With the mark that is seen now."""
+        """The watch after ``mark`` was seen at ``now``."""
         return self if mark == self.mark else replace(self, mark=mark, since=now)
 
     def gives_up(self, now: float) -> str:
-        """Why not to wait any longer, as a sentence; empty: wait."""
+        """Why to stop waiting, as a sentence; empty: go on waiting."""
         stood = now - self.since
         return f"{self.what}: nothing has moved for {stood:.0f} s" if stood > self.patience_s else ""

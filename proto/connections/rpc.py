@@ -35,10 +35,10 @@ MESSAGE_LIMIT = 8 << 20
 """Bytes of the largest gRPC message that either side accepts."""
 
 SILENCE_S, CONNECT_S = 10.0, 20.0
-"""Until a ping counts as unanswered, and that one attempt to connect may take, on a near link; on one that is known to
-be far as many round trips more as patience.py says."""
+"""Seconds until a ping counts as unanswered, and that one attempt to connect may take, on a near link; on a far one
+plus the round trips that patience.py says."""
 FARTHEST_S = 2.0
-"""The round trip of callers that a server counts with: a satellite's."""
+"""The round-trip time in seconds that a server assumes for its callers: a satellite's."""
 
 PEER_SERVICE = "farflung.Peer"
 PEER_METHOD = "/farflung.Peer/Exchange"
@@ -59,7 +59,7 @@ CoordinatorStub = control_pb2_grpc.CoordinatorStub
 
 @dataclass(frozen=True)
 class Credentials:
-    """What one side shows and trusts, all PEM. Everything empty: insecure."""
+    """The certificates that one side shows and trusts, all PEM. All empty: no TLS."""
 
     authority: bytes = b""  # the certificate of the nodes' CA
     certificate: bytes = b""  # this node's, signed by the CA
@@ -233,7 +233,7 @@ def parse_ticket(metadata: Sequence[tuple[str, str | bytes]] | None) -> str | No
 
 
 def no_session(found: tuple[str, str, str] | None) -> str:
-    """Why a call ends that shows this as its session (`parse_session`)."""
+    """The sentence with which a call without a valid session ends (`parse_session`)."""
     return f"the session of {found[0] if found else 'a caller without session'} is over; join again"
 
 
@@ -254,7 +254,7 @@ BROKEN = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 
 
 def why_broken(error: BaseException) -> str:
-    """The end of a stream in few words, e.g. "Connection refused (111)"."""
+    """Why a stream ended, in few words, e.g. "Connection refused (111)"."""
     if isinstance(error, grpc.aio.AioRpcError):
         last = (error.details() or "").strip().rstrip("]").split(": ")[-1]
         return printable(last) or error.code().name
@@ -289,6 +289,6 @@ def peer_handler(serve: Callable[[PeerContext], Awaitable[None]]) -> grpc.Generi
 
 
 def is_peer(context: PeerContext, name: str) -> bool:
-    """Whether the certificate of who called is the node's of that name; False without TLS."""
+    """Whether the caller's certificate is that of the node with this name; False without TLS."""
     found = context.auth_context().get("x509_subject_alternative_name", ())
     return names.dns_name(name).encode() in found

@@ -1,6 +1,6 @@
-"""This process's own TCP connections, whose libraries keep them to themselves: found among its descriptors.
+"""Finds this process's own TCP connections, which gRPC and uvicorn hide, among its descriptors.
 
-Only Linux tells a process its descriptors; elsewhere nothing is found.
+Only Linux lets a process list its descriptors; elsewhere nothing is found.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def end_of(peer: str) -> End | None:
 
 
 def plain(host: str) -> str:
-    """An address as an End has it."""
+    """An address in the form that an `End` has."""
     return host.removeprefix("::ffff:").partition("%")[0]
 
 
 def descriptors() -> list[int]:
-    """This process's own; none where the system does not tell."""
+    """This process's descriptors; none where the system cannot list them."""
     try:
         return [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:

@@ -1,4 +1,4 @@
-"""The body of a message's header: which one each kind has, and how it is got.
+"""The body of a message's header: which body each kind has, and how to read it.
 
 ``header.kind`` says what is meant, the oneof has the words for it, with names of their own. Both ends of a connection
 check that they fit each other: whoever reads a header may then take its kind's body without another look.
@@ -26,7 +26,7 @@ from ..data_pb2 import (
 )
 
 RoundBody = Contribution | ContributionWanted | Result | ResultWanted | Held | Audit | MaskKey | Equivocation | Receipts
-"""Of what the members of one section send each other in rounds."""
+"""Bodies of the messages that the members of one section send each other in rounds."""
 TextBody = TextBegin | Text | TextToken | TextEnd
 FIELDS: dict[int, str | None] = {
     Kind.ACTIVATION: "activation",
@@ -81,7 +81,7 @@ def kind_name(kind: int) -> str:
 
 
 def check(header: Header) -> None:
-    """ValueError: the header has not the body of its kind, or its kind is none."""
+    """Raises ValueError where the header lacks the body of its kind, or the kind is unknown."""
     kind, has = header.kind, header.WhichOneof("body")
     if kind not in FIELDS:
         raise ValueError(f"a header of kind {kind}, which this version does not know")
@@ -90,7 +90,8 @@ def check(header: Header) -> None:
 
 
 def read(data: bytes) -> Header:
-    """A header from its bytes. ValueError: they are none, or its body is not that of its kind, or there are two."""
+    """A header from its bytes. ValueError: these bytes are no header, its body is not that of its kind, or it has
+    two."""
     try:
         header = Header.FromString(data)
     except Exception as error:  # protobuf's DecodeError has a different home in each version
@@ -102,7 +103,7 @@ def read(data: bytes) -> Header:
 
 
 def sectioned(header: Header) -> Sectioned | None:
-    """The body of a header that is of one section; None of the others."""
+    """The header's body if it belongs to one section, else None."""
     if header.kind not in _SECTIONED:
         return None
     body: Sectioned = getattr(header, FIELDS[header.kind] or "")
@@ -110,7 +111,7 @@ def sectioned(header: Header) -> Sectioned | None:
 
 
 def of_round(header: Header) -> RoundBody | None:
-    """The body of a message of a section's rounds; None of the others."""
+    """The header's body if it is a message of a section's rounds, else None."""
     if header.kind not in _OF_ROUNDS:
         return None
     body: RoundBody = getattr(header, FIELDS[header.kind] or "")
@@ -118,7 +119,7 @@ def of_round(header: Header) -> RoundBody | None:
 
 
 def of_text(header: Header) -> TextBody | None:
-    """The body of a message of a text; None of the others."""
+    """The header's body if it is a message of text generation, else None."""
     if header.kind not in _OF_TEXTS:
         return None
     body: TextBody = getattr(header, FIELDS[header.kind] or "")

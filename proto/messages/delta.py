@@ -1,4 +1,4 @@
-"""Edits that make bytes of other bytes: views of a large run hardly differ from the one before. Pure.
+"""Edits that turn old bytes into new ones (delta encoding): the views of a large run hardly differ. Pure.
 
 Edits are a zlib stream of operations, each a literal (varint length, bytes) and a copy (varint offset, varint length)
 out of the old bytes, until the new bytes are whole. Whoever applies them checks a digest of the result.
@@ -11,7 +11,7 @@ import zlib
 
 DIGEST_BYTES = 8
 LARGEST = 64 << 20
-"""Bytes that edits may make."""
+"""Bytes of the result, at most."""
 KEPT = 8
 """The newest views whose bytes both ends keep: edits are of one of these."""
 _ANCHOR, _STRIDE = 24, 16
@@ -20,7 +20,7 @@ _MOST_MISSES = 500
 
 
 def digest(data: bytes) -> bytes:
-    """What tells that edits made the right bytes."""
+    """A digest by which the receiver checks the result."""
     return hashlib.sha256(data).digest()[:DIGEST_BYTES]
 
 

@@ -15,9 +15,9 @@ from typing import Any
 from ..errors import FarflungError
 
 MOST_BYTES = 2 << 20
-"""Of a node's trace as it travels."""
+"""Bytes of a node's trace as it travels, at most."""
 MOST_PLAIN = 24 << 20
-"""Of the same, decompressed."""
+"""Bytes of the same, decompressed, at most."""
 MOST_SPANS = 60_000
 MOST_STEPS = 100
 _MOST_ROWS = 40

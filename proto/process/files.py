@@ -1,4 +1,5 @@
-"""Files that are there whole or not at all: written beside their place, and moved there. And their digests."""
+"""Atomic writes: a file is written beside its place and moved there, so it is there whole or not at all. And
+digests."""
 
 from __future__ import annotations
 

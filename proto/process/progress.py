@@ -1,4 +1,4 @@
-"""Long work, told as it goes on: nothing in the first two seconds, then once a second."""
+"""Progress of long work as events: none in the first two seconds, then one a second."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Meter:
         self._next = self.clock() + FIRST_S
 
     def add(self, count: int) -> None:
-        """So much more is done."""
+        """``count`` more units are done."""
         self.done += count
         if self.clock() >= self._next:
             self._next = self.clock() + EVERY_S

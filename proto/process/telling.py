@@ -1,4 +1,4 @@
-"""Telling people what happens must never end what happens: a full disk behind stdout, a `| tee` that is gone."""
+"""A failure to show an event must never end the run: a full disk behind stdout, a `| tee` that has ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ log = logging.getLogger(__name__)
 
 
 def undisturbed(tell: Callable[[_Event], None]) -> Callable[[_Event], None]:
-    """``tell`` without its errors: what can't be shown is counted, and the log says so once, and when it works again.
+    """``tell`` with its errors caught: events that cannot be shown are counted; the log says so once, and again when it
+    works.
 
     FarflungErrors pass: they are for the person who started this (a --link-file that cannot be written).
     """

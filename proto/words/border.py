@@ -1,7 +1,7 @@
-"""What comes from another machine, before it becomes a path, an address or a line on a terminal.
+"""Checks of words from another machine, before they become a path, an address or a line on a terminal.
 
-Each function takes what was said and gives it back as what it must be, or raises `Hostile`. Nobody else makes a path
-of something that another machine said: `below` does.
+Each function returns a value that is what it must be, or raises `Hostile`. Only `below` makes a path of something that
+another machine said.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from . import names
 from .link import split_address
 
 WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
-"""What this program itself makes up: sections of a model, sessions, ids, files of a checkpoint."""
+"""Words that this program makes up itself: sections of a model, sessions, ids, files of a checkpoint."""
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 """A sha256 in hexadecimal."""
 SECRET = re.compile(r"[!-~]{1,200}\Z")
@@ -123,7 +123,7 @@ def printable(text: str, most: int = 200) -> str:
 
 
 def told(text: str) -> str:
-    """The same of an error's message and, after the first line end, its hint."""
+    """An error's message, and after the first line end its hint, each as ``printable``."""
     message, _, hint = text.partition("\n")
     shown = printable(message, MOST_WORDS)
     return f"{shown}\n{printable(hint, MOST_WORDS)}" if hint else shown
@@ -135,7 +135,7 @@ def harmless(text: str) -> str:
 
 
 def harmless_values(value: Any) -> Any:
-    """The same of every word in what JSON can say, keys too."""
+    """A JSON value with every string in it made harmless, keys too."""
     if isinstance(value, str):
         return harmless(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What each word of a message may be: checked once, where the message comes in.
+"""What each string field of a message may contain: checked once, where the message comes in.
 
 Every string field of control.proto and data.proto stands in one of these tables; a test fails for one that does not.
 """
@@ -43,9 +43,9 @@ are answered with a sentence of their own."""
 
 
 READ_ELSEWHERE = frozenset(f"{_READ_BY_OTHERS} {_COMPARED}".split())
-"""Not looked at here."""
+"""Fields that are not checked here."""
 LINES = frozenset(f"{_TOLD} {_TEXTS}".split())
-"""What may have several lines."""
+"""Fields that may have several lines."""
 
 
 def _sentence(text: str) -> str:
@@ -82,7 +82,7 @@ KINDS: dict[str, Callable[[str], str]] = {
 
 
 def checked(message: M) -> M:
-    """The message with every word of it as what it must be; sentences are made printable in place.
+    """The message, with every string field checked; sentences are made printable in place.
 
     Hostile: a name, an address or an id that is none.
     """

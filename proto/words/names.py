@@ -16,12 +16,12 @@ RULE = "letters, digits, '.', '_' and '-', at most 63, a letter or digit first a
 
 
 def folded(name: str) -> str:
-    """What two names have in common that nobody may tell apart."""
+    """A name in the form in which two names that people would confuse are equal."""
     return name.casefold()
 
 
 DOMAIN = "node.farflung"
-"""Below it are the DNS names of nodes' certificates, and nothing else is."""
+"""The domain of the DNS names in nodes' certificates; nothing else is below it."""
 
 
 def dns_name(name: str) -> str:
