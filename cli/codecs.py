@@ -78,7 +78,7 @@ def advise(path: str, members: int, link: str, step: float) -> dict[str, Any]:
     import torch
 
     from ..compress.exchange.measurement import load, nmse
-    from ..node.generation.export import find_checkpoint
+    from ..node.generation.checkpoint import find_checkpoint
     from .advice import advise as advised
     from .quantities import rate
 

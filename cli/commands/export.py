@@ -34,7 +34,7 @@ def export(
 ) -> None:
     """Write a checkpoint as a folder that transformers loads."""
     from ...job.model_folder.push import check_target, upload
-    from ...node.generation.export import beside
+    from ...node.generation.checkpoint import beside
     from ...node.generation.export import export as write
     from ..next_words import load_line
 

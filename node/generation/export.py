@@ -8,64 +8,32 @@ into the same files, under the same names and in the same types as the folder th
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ...job.data.facts import Facts
 from ...job.data.tokenizer_folder import FILES as TOKENIZER_FILES
-from ...job.schema import Job
 from ...proto.errors import FarflungError
-from ...proto.process.files import file_digest
 from ...proto.words.border import below
 from ..models.classifier import ClassifierModel
 from ..models.definition import LanguageModel, ModelDefinition
 from ..models.factory import model_of
 from ..models.lora import ADAPTER_WEIGHTS, LoraModel, write_adapter
-from ..models.weights.pretrained import CONFIG, INDEX, PREFIX, SINGLE, Weights, initial_weights, weights_of
+from ..models.weights.pretrained import CONFIG, INDEX, SINGLE, Weights, initial_weights, weights_of
 from ..models.weights.safetensors_range import DTYPES
 from .byte_tokenizer import write_byte_tokenizer
+from .checkpoint import Checkpoint, Read, check_base, check_whole, find_checkpoint, open_tensors
 
-OPTIMIZER = "optimizer."
-BESIDE = 1e-3
-"""Of the norm moved in the run: what may be left outside the weights at its end."""
 LARGEST_FILE = 2 * 2**30  # bytes of a weights file, unless the input's files set the sizes
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A complete checkpoint folder."""
-
-    folder: Path
-    step: int
-    job: Job
-    facts: Facts
-
-
-def beside(state: Path, step: int | None = None) -> str:
-    """What the nodes of a run held beside a checkpoint's weights as it was made, in a sentence; empty where that is
-    next to nothing. A run that goes on from it has that again; whoever takes its weights does without."""
-    manifest = _manifest(find_checkpoint(Path(state), step).folder / "manifest.json")
-    files = [said for said in manifest.get("meta", {}).values() if isinstance(said, dict)]
-    norms = [math.hypot(*(float(said.get(key, 0.0)) for said in files)) for key in ("unsent", "moved")]
-    if not norms[1] or norms[0] < BESIDE * norms[1]:
-        return ""
-    return (
-        f"this checkpoint is from the middle of the run: its nodes had not sent up to {norms[0] / norms[1]:.1%} of "
-        f"what the weights have moved; at a run's end that is less than {BESIDE:.1%}"
-    )
 
 
 def export(state: Path, out: Path, step: int | None = None, merge: bool = False) -> Path:
@@ -103,30 +71,6 @@ def _open_to_readers(folder: Path) -> None:
         path.chmod(0o666 & ~mask)
 
 
-def find_checkpoint(state: Path, step: int | None = None) -> Checkpoint:
-    """The checkpoint of a state folder, of a folder of checkpoints, or the one that ``state`` itself is."""
-    if not state.is_dir():
-        raise FarflungError(f"there is no folder {state}", hint="give the run's state folder, such as runs/NAME")
-    manifests = [state / "manifest.json"] if (state / "manifest.json").is_file() else []
-    manifests += [*state.glob("step-*/manifest.json"), *state.glob("*/step-*/manifest.json")]
-    found = {_manifest(path)["step"]: path.parent for path in manifests}
-    if not found:
-        hint = "the run has not reached its first checkpoint (checkpoint.every), or its checkpoints are elsewhere"
-        raise FarflungError(f"{state} has no complete checkpoint", hint=hint)
-    wanted = max(found) if step is None else step
-    if wanted not in found:
-        steps = ", ".join(str(number) for number in sorted(found))
-        raise FarflungError(f"{state} has no checkpoint of step {wanted}", hint=f"it has the steps {steps}")
-    manifest = _manifest(found[wanted] / "manifest.json")
-    try:
-        job = Job.model_validate_json(_text(manifest["job"]))
-        facts = Facts.model_validate_json(_text(manifest["facts"]))
-    except (KeyError, ValueError) as error:
-        message = f"{found[wanted] / 'manifest.json'} has no job and facts that this version reads: {error}"
-        raise FarflungError(message, hint="export with the version of farflung that wrote it") from error
-    return Checkpoint(found[wanted], wanted, job, facts)
-
-
 def write_export(checkpoint: Checkpoint, folder: Path, merge: bool) -> None:
     """Writes everything of an export into an existing empty folder."""
     job, facts = checkpoint.job, checkpoint.facts
@@ -158,34 +102,6 @@ def write_export(checkpoint: Checkpoint, folder: Path, merge: bool) -> None:
         write_byte_tokenizer(folder, facts.context)
     else:
         _copy(Path(job.data.tokenizer), folder, TOKENIZER_FILES)
-
-
-Read = Callable[[], Tensor]
-
-
-def open_tensors(checkpoint: Checkpoint, stack: ExitStack) -> dict[str, Read]:
-    """A reader for every tensor of the checkpoint, the optimiser's left out."""
-    readers: dict[str, Read] = {}
-    for path in sorted(checkpoint.folder.glob("*.safetensors")):
-        try:
-            file = stack.enter_context(safe_open(path, framework="pt"))
-        except SafetensorError as error:
-            raise FarflungError(f"{path} is damaged: {error}", hint="use --step with another checkpoint") from error
-        for name in file.keys():  # noqa: SIM118 - not a dictionary
-            if not name.startswith(OPTIMIZER):
-                readers[name] = lambda file=file, name=name: file.get_tensor(name)  # type: ignore[misc]
-    return readers
-
-
-def check_whole(checkpoint: Checkpoint, definition: ModelDefinition, tensors: Mapping[str, Read]) -> None:
-    """FarflungError when the checkpoint lacks a tensor of the model."""
-    missing = [name for name in definition.shapes if name not in tensors]
-    if missing:
-        share = f"{len(missing)} of {len(definition.shapes)}"
-        raise FarflungError(
-            f"{checkpoint.folder} lacks the tensor {missing[0]} ({share} are missing)",
-            hint="the checkpoint is damaged: use --step with another one",
-        )
 
 
 def _write_fresh(definition: LanguageModel, tensors: Mapping[str, Read], folder: Path) -> None:
@@ -304,18 +220,6 @@ def _merged(definition: LoraModel, weights: Weights, tensors: Mapping[str, Read]
     return {name: partial(read, name) for name in definition.frozen}
 
 
-def check_base(checkpoint: Checkpoint, source: Path) -> None:
-    """FarflungError when the model folder is no longer the one that the adapters were trained beside."""
-    for name, digest in checkpoint.facts.artifacts.items():
-        path = source / name.removeprefix(PREFIX)
-        if not name.startswith(PREFIX) or path.suffix != ".safetensors":
-            continue
-        if file_digest(path) != digest:
-            raise FarflungError(
-                f"{path} is not the file that the run's adapters were trained beside", hint="put that folder back"
-            )
-
-
 def _write_build(
     definition: ModelDefinition, tensors: Mapping[str, Read], checkpoint: Checkpoint, folder: Path
 ) -> None:
@@ -360,16 +264,3 @@ def _copy(source: Path, folder: Path, names: Iterable[str]) -> None:
     for name in names:
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
-
-
-def _manifest(path: Path) -> dict[str, Any]:
-    try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return {**values, "step": int(values["step"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FarflungError(f"{path} can't be read: {error}", hint="remove that damaged checkpoint") from error
-
-
-def _text(value: Any) -> str:
-    """A job or facts in a manifest: JSON as a text, or as an object."""
-    return value if isinstance(value, str) else json.dumps(value)

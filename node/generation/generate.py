@@ -18,7 +18,8 @@ from ...proto.errors import FarflungError
 from ..device.memory import available_memory
 from ..models.decoders.families import DEFAULT_CONTEXT
 from ..models.factory import model_of
-from .export import LARGEST_FILE, Checkpoint, find_checkpoint, write_export
+from .checkpoint import Checkpoint, find_checkpoint
+from .export import LARGEST_FILE, write_export
 
 
 def generate(

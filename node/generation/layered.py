@@ -19,7 +19,7 @@ from ..models.factory import model_of
 from ..models.lora import base_name
 from ..models.quantised import fill
 from ..models.weights.pretrained import initial_weights, weights_of
-from .export import Checkpoint, check_base, check_whole, open_tensors
+from .checkpoint import Checkpoint, check_base, check_whole, open_tensors
 from .sampling import next_token, window_start
 
 

@@ -198,7 +198,8 @@ class RoundLink:
             case data_pb2.ContributionWanted():
                 return self._contribution_wanted(sender, body)
             case data_pb2.Audit():
-                self._audit(sender, body, payload)
+                with self.coding("audit"):
+                    self._sums.judge(sender, body, payload.data)
             case data_pb2.MaskKey():
                 self._key(sender, body, payload)
             case _:
@@ -206,7 +207,7 @@ class RoundLink:
         return ()
 
     def _contribution(self, sender: str, sent: data_pb2.Contribution, payload: Payload) -> Iterable[Effect]:
-        of = self._member(sent.of) if sent.HasField("of") else sender
+        of = self.rounds.plan.name_of(sent.of) if sent.HasField("of") else sender
         contribution = received_contribution(sent, payload.data)
         self.disputes.learn(of, contribution)
         now = self.clock()
@@ -228,23 +229,15 @@ class RoundLink:
         return effects
 
     def _contribution_wanted(self, sender: str, wanted: data_pb2.ContributionWanted) -> Iterable[Effect]:
-        if self._member(wanted.of) == self.rounds.me and self.sending() and not wanted.certificate:
+        if self.rounds.plan.name_of(wanted.of) == self.rounds.me and self.sending() and not wanted.certificate:
             return ()  # it is on its way
         found = self.rounds.contribution_wanted(sender, wanted.round, wanted.part, wanted.of)
         return [self.disputes.with_certificate(one) for one in found]
-
-    def _audit(self, sender: str, shown: data_pb2.Audit, payload: Payload) -> None:
-        with self.coding("audit"):
-            self._sums.judge(sender, shown, payload.data)
 
     def _key(self, sender: str, said: data_pb2.MaskKey, payload: Payload) -> None:
         if self._keys is None:
             raise ValueError("contributions are not masked here")
         self._keys.take(sender, said, payload.tobytes())
-
-    def _member(self, index: int) -> str:
-        members = self.rounds.plan.members
-        return members[index] if index < len(members) else ""
 
     # ---- effects of the protocol become messages -------------------------------------------
 

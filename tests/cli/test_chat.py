@@ -15,7 +15,8 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from farflung.__main__ import app
 from farflung.cli.common import execute
 from farflung.job.data.marks import FIRST, TRAINED, tokens_of
-from farflung.node.generation.export import export, find_checkpoint
+from farflung.node.generation.checkpoint import find_checkpoint
+from farflung.node.generation.export import export
 
 TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"

@@ -15,7 +15,8 @@ from token_rows import Rows
 from farflung.__main__ import app
 from farflung.cli.common import execute
 from farflung.job.files import load_job
-from farflung.node.generation.export import export, find_checkpoint
+from farflung.node.generation.checkpoint import find_checkpoint
+from farflung.node.generation.export import export
 from farflung.node.models.factory import model_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft reads it

@@ -13,7 +13,8 @@ from token_rows import Rows
 
 from farflung.job.data.sampling import Position, sample_ids
 from farflung.job.files import load_job
-from farflung.node.generation.export import export, find_checkpoint
+from farflung.node.generation.checkpoint import find_checkpoint
+from farflung.node.generation.export import export
 from farflung.node.state.optimizers.learning_rates import learning_rate
 
 MODEL = 'family = "gpt2"\nlayers = 2\nwidth = 32\nheads = 2\ncontext = 32'

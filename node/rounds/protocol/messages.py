@@ -58,6 +58,10 @@ class RoundPlan:
     """The last round that is an outer step. Later ones bring in what is left at the run's end, in one phase whatever
     the codec."""
 
+    def name_of(self, index: int) -> str:
+        """A member's name; empty for an index that no member has."""
+        return self.members[index] if index < len(self.members) else ""
+
     def parts_in(self, round: int) -> tuple[Part, ...]:
         """The parts that travel in a round; none where the section is too short for its fragment."""
         if self.fragments == self.phases == 1:

@@ -15,7 +15,8 @@ from farflung.job.schema import Job
 from farflung.node.generation import export as exporting
 from farflung.node.generation import generate as generating
 from farflung.node.generation.byte_tokenizer import write_byte_tokenizer
-from farflung.node.generation.export import export, find_checkpoint
+from farflung.node.generation.checkpoint import find_checkpoint
+from farflung.node.generation.export import export
 from farflung.node.generation.generate import generate
 from farflung.node.models.factory import model_of
 from farflung.node.models.weights.pretrained import initial_weights, weights_of

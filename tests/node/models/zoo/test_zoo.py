@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 from small_models import CASES, CONTEXT, VOCABULARY, Case, job_of, saved, table
 
 from farflung.job.data.facts import Facts, Profile
-from farflung.node.generation.export import Checkpoint, write_export
+from farflung.node.generation.checkpoint import Checkpoint
+from farflung.node.generation.export import write_export
 from farflung.node.models.definition import LanguageModel
 from farflung.node.models.dropout import Draw
 from farflung.node.models.factory import model_of

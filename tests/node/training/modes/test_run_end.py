@@ -7,7 +7,7 @@ import pytest
 import torch
 from sums import s_of
 
-from farflung.node.generation.export import BESIDE, beside
+from farflung.node.generation.checkpoint import BESIDE, beside
 
 COCKTAIL = "cocktail:random=0.1,top=0.2,bits=4"
 RUNS = [

@@ -11,7 +11,8 @@ from plain_lora import save_base
 from windows import Windows, facts_of, wait_until
 
 from farflung.job.schema import Job
-from farflung.node.generation.export import export, find_checkpoint
+from farflung.node.generation.checkpoint import find_checkpoint
+from farflung.node.generation.export import export
 from farflung.node.generation.layered import tokens_by_layers
 from farflung.proto import control_pb2, data_pb2
 from farflung.scheduler import Plan
