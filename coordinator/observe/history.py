@@ -30,7 +30,7 @@ class Point:
 
     @classmethod
     def of(cls, row: tuple[int, int, int, float, int, float, int, int]) -> Point:
-        """A row of the stored curve (``Steps.curve``)."""
+        """A row of the stored curve (``StepRows.curve``)."""
         return cls(*row[:6], sent=row[6], dense=row[7])
 
     def add(self, other: Point) -> None:

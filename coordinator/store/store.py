@@ -18,14 +18,14 @@ from .engines.sqlite import SQLite
 from .schema import SCHEMA, upsert
 from .sums import Sums
 from .tables.checkpoints import CheckpointRows
-from .tables.evals import Evals
-from .tables.links import Links
-from .tables.nodes import Nodes
-from .tables.steps import Steps
-from .tables.tickets import Tickets
-from .tables.views import Views
-from .tables.warnings import Warnings
-from .tables.work import Work
+from .tables.evals import EvalRows
+from .tables.links import LinkRows
+from .tables.nodes import NodeRows
+from .tables.steps import StepRows
+from .tables.tickets import TicketRows
+from .tables.views import ViewRows
+from .tables.warnings import WarningRows
+from .tables.work import WorkRows
 from .writer import Writer
 
 LOCKED_S = 0.25
@@ -52,15 +52,15 @@ class Store:
         except BaseException:
             self.close()
             raise
-        self.nodes = Nodes(self._connection)
-        self.tickets = Tickets(self._connection)
-        self.views = Views(self._connection, self._sums)
-        self.steps = Steps(self._connection, self._sums, self.views)
-        self.evals = Evals(self._connection)
+        self.nodes = NodeRows(self._connection)
+        self.tickets = TicketRows(self._connection)
+        self.views = ViewRows(self._connection, self._sums)
+        self.steps = StepRows(self._connection, self._sums, self.views)
+        self.evals = EvalRows(self._connection)
         self.checkpoints = CheckpointRows(self._connection)
-        self.work = Work(self._connection)
-        self.warnings = Warnings(self._connection)
-        self.links = Links(self._connection)
+        self.work = WorkRows(self._connection)
+        self.warnings = WarningRows(self._connection)
+        self.links = LinkRows(self._connection)
 
     @property
     def database(self) -> Database:

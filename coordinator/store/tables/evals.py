@@ -8,7 +8,7 @@ from ..connection import Connection
 from ..rows import EvalRow, SetRow
 
 
-class Evals:
+class EvalRows:
     """All evaluations of the run that count."""
 
     def __init__(self, connection: Connection) -> None:

@@ -8,7 +8,7 @@ from ..connection import Connection
 from ..schema import LINK, upsert
 
 
-class Links:
+class LinkRows:
     """The newest measurement of each link."""
 
     def __init__(self, connection: Connection) -> None:

@@ -6,7 +6,7 @@ from ..connection import Connection
 from ..rows import NodeRow
 
 
-class Nodes:
+class NodeRows:
     """All nodes that ever joined the run, by name."""
 
     def __init__(self, connection: Connection) -> None:

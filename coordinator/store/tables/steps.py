@@ -5,13 +5,13 @@ from __future__ import annotations
 from ..connection import Connection
 from ..rows import StepRow
 from ..sums import Sums
-from .views import Views
+from .views import ViewRows
 
 
-class Steps:
+class StepRows:
     """All steps of the run that count: a view that goes back deletes those after its first."""
 
-    def __init__(self, connection: Connection, sums: Sums, views: Views) -> None:
+    def __init__(self, connection: Connection, sums: Sums, views: ViewRows) -> None:
         self._connection, self._sums, self._views = connection, sums, views
 
     def put(self, row: StepRow) -> None:

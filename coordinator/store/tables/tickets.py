@@ -7,7 +7,7 @@ from ..rows import Ticket
 from ..schema import NAMES, upsert
 
 
-class Tickets:
+class TicketRows:
     """``farflung coordinator token`` writes here from a process of its own, so nothing here waits in memory."""
 
     def __init__(self, connection: Connection) -> None:

@@ -12,7 +12,7 @@ from ..sums import Sums
 _AFTER_ITS_STEP = ("steps", "evals", "eval_sets")
 
 
-class Views:
+class ViewRows:
     """All views of the run."""
 
     def __init__(self, connection: Connection, sums: Sums) -> None:

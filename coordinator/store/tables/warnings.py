@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..connection import Connection
 
 
-class Warnings:
+class WarningRows:
     """All warnings of the run, with the node that each is about ("" for the run)."""
 
     def __init__(self, connection: Connection) -> None:

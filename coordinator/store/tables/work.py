@@ -8,7 +8,7 @@ from ..connection import Connection
 from ..rows import ScoreRow, WorkRow
 
 
-class Work:
+class WorkRows:
     """Work and scores of all nodes. What they amount to is observe/useful_work.py's."""
 
     def __init__(self, connection: Connection) -> None:
