@@ -198,7 +198,7 @@ class FakeNode:
             ]
             await self.say(links=pb.Links(links=links))
         elif kind == "flush":
-            self._stop_training()
+            self.stop_training()
             sections = [pb.SectionState(section=f"layer-{layer}", round=self.step, chain=7) for layer in self.layers]
             answer = pb.Flushed(view=order.flush.view, step=self.step, ready_step=self.ready, norm=1.0)
             answer.layers.extend(self.layers)
@@ -227,13 +227,13 @@ class FakeNode:
         elif kind == "start" and any(one.node == self.name for one in self.view.shadows):
             await self.say(caught_up=pb.CaughtUp(view=self.view.number, failed="a made-up node has no weights"))
         elif kind == "stop":
-            self._stop_training()
+            self.stop_training()
             self.stopped = order.stop
 
     def _prints(self):
         return [pb.Fingerprint(section=f"layer-{layer}", round=self.step, content=self.step) for layer in self.layers]
 
-    def _stop_training(self):
+    def stop_training(self):
         if self.training is not None:
             self.training.cancel()
             self.training = None
@@ -302,7 +302,7 @@ class FakeNode:
 
     async def die(self):
         """As kill -9: no goodbye, nobody listens any more."""
-        self._stop_training()
+        self.stop_training()
         self.server.close()
         for task in self.tasks:
             task.cancel()

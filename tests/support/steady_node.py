@@ -122,7 +122,7 @@ def steady(fake_node):
         async def leave(self):
             """Say goodbye and go."""
             await self.say(goodbye=pb.Goodbye(why="its owner wants it back"))
-            self._stop_training()
+            self.stop_training()
             while self.reports:  # noqa: ASYNC110 - another task empties it
                 await asyncio.sleep(0.01)
             await self.die()

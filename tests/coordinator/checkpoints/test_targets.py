@@ -7,6 +7,7 @@ import json
 import subprocess
 import time
 
+import fsspec
 import pytest
 from fsspec.registry import known_implementations
 
@@ -34,7 +35,14 @@ def target(s3, request):
     return Target(f"{s3.bucket}/{request.node.name}", s3.options)
 
 
-def test_complete_or_not_there(target, tmp_path):
+@pytest.fixture
+def stored(s3, target):
+    """The bucket as others see it: a file system, and where the target is in it."""
+    return fsspec.core.url_to_fs(target.url, **s3.options)
+
+
+def test_complete_or_not_there(target, tmp_path, stored):
+    files, root = stored
     target.check()
     assert target.steps() == []
     for step in (4, 8, 12):
@@ -42,14 +50,14 @@ def test_complete_or_not_there(target, tmp_path):
     assert target.steps() == [4, 8, 12]
     path = target.fetch(8, tmp_path / "there")
     assert path == tmp_path / "there" / "step-00000008" and (path / "stage-0").read_bytes() == b"weights" * 8
-    target._fs.rm_file(f"{target._root}/step-00000012/{MANIFEST}")
+    files.rm_file(f"{root}/step-00000012/{MANIFEST}")
     assert target.steps() == [4, 8], "without its manifest it is none"
     target.upload(write_checkpoint(tmp_path / "again", 8, b"another history"), 8)
     assert (target.fetch(8, tmp_path / "there") / "stage-0").read_bytes() == b"another history"
     target.upload(write_checkpoint(tmp_path / "here", 16), 16)
     target.prune(2, 16)
     assert target.steps() == [8, 16]
-    assert {path.rpartition("/step-")[2] for path in target._fs.find(target._root)} == {
+    assert {path.rpartition("/step-")[2] for path in files.find(root)} == {
         f"{step:08d}/{file}" for step in (8, 16) for file in ("stage-0", MANIFEST)
     }, "what was left of step 12 is gone too"
     target.upload(write_checkpoint(tmp_path / "here", 10), 10)
@@ -70,20 +78,19 @@ def test_who_does_not_lead_any_more_writes_nothing(target, tmp_path):
     assert asked == [[], []] and target.steps() == []
 
 
-def test_digests_are_checked_when_it_is_read(target, tmp_path):
+def test_digests_are_checked_when_it_is_read(target, tmp_path, stored):
+    files, root = stored
     target.upload(write_checkpoint(tmp_path / "here", 4), 4)
-    target._fs.pipe_file(f"{target._root}/step-00000004/stage-0", b"WEIGHTS")
+    files.pipe_file(f"{root}/step-00000004/stage-0", b"WEIGHTS")
     with pytest.raises(TargetDamaged, match="stage-0 has another digest"):
         target.fetch(4, tmp_path / "there")
-    target._fs.rm_file(f"{target._root}/step-00000004/stage-0")
+    files.rm_file(f"{root}/step-00000004/stage-0")
     with pytest.raises(TargetDamaged, match="lacks stage-0"):
         target.fetch(4, tmp_path / "there")
-    target._fs.pipe_file(
-        f"{target._root}/step-00000004/{MANIFEST}", b'{"step": 4, "files": ["../../x"], "digests": {}}'
-    )
+    files.pipe_file(f"{root}/step-00000004/{MANIFEST}", b'{"step": 4, "files": ["../../x"], "digests": {}}')
     with pytest.raises(TargetDamaged, match="names a file"):
         target.fetch(4, tmp_path / "there")
-    target._fs.pipe_file(f"{target._root}/step-00000004/{MANIFEST}", b'{"step":')
+    files.pipe_file(f"{root}/step-00000004/{MANIFEST}", b'{"step":')
     with pytest.raises(TargetDamaged, match="cannot be read"):
         target.fetch(4, tmp_path / "there")
     assert not list((tmp_path / "there").iterdir())
@@ -98,7 +105,8 @@ def test_what_is_no_target(monkeypatch):
         Target("nowhere://x")
 
 
-def test_export_reads_from_the_target(s3, target, tmp_path, monkeypatch):
+def test_export_reads_from_the_target(s3, target, tmp_path, monkeypatch, stored):
+    files, root = stored
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.options["key"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.options["secret"])
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.options["endpoint_url"])
@@ -106,7 +114,7 @@ def test_export_reads_from_the_target(s3, target, tmp_path, monkeypatch):
         pass
     for step in (4, 8):
         target.upload(write_checkpoint(tmp_path / "here", step), step)
-    target._fs.pipe_file(f"{target._root}/step-00000008/stage-0", b"WEIGHTS")
+    files.pipe_file(f"{root}/step-00000008/stage-0", b"WEIGHTS")
     with fetched(target.url) as folder:
         assert folder.name == "step-00000004" and (folder / "stage-0").read_bytes() == b"weights"
     with pytest.raises(TargetDamaged), fetched(target.url, 8):

@@ -56,7 +56,7 @@ async def test_nodes_that_outlive_the_coordinator_go_on_where_they_are(cluster):
     await again.event("listening")
     reached = max(node.step for node in nodes)
     for node in nodes:
-        node._stop_training()
+        node.stop_training()
         for task in node.tasks:
             task.cancel()
         await node.attend()
@@ -78,7 +78,7 @@ async def test_names_of_nodes_that_are_on_their_way_back_are_taken(cluster, even
     assert "a node named a is in the run already" in (await cluster.fake(link, "a").join()).refused
     await nodes["d"].die()
     for name in ("a", "b", "c"):
-        nodes[name]._stop_training()
+        nodes[name].stop_training()
         for task in nodes[name].tasks:
             task.cancel()
         await nodes[name].attend()
