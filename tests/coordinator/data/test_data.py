@@ -267,8 +267,9 @@ def test_room_never_imports_torch():
     code = (
         "import pkgutil, importlib, sys, farflung.coordinator as room\n"
         "[importlib.import_module(m.name) for m in pkgutil.walk_packages(room.__path__, room.__name__ + '.')]\n"
-        "from farflung.job import files, schema; from farflung.proto import errors, link\n"
-        "from farflung.job import tokenizer; tokenizer.load_tokenizer('bytes'); import tokenizers\n"
+        "from farflung.job import files, schema; from farflung.proto import errors\n"
+        "from farflung.proto.words import link\n"
+        "from farflung.job.data import tokenizer_folder; tokenizer_folder.load_tokenizer('bytes'); import tokenizers\n"
         "bad = {'torch', 'transformers', 'farflung.compress.codec', 'farflung.node'} & set(sys.modules)\n"
         "assert not bad, bad"
     )
