@@ -7,8 +7,9 @@ import torch
 
 
 def spend(energy: torch.Tensor, errors: tuple[float, ...], widths: tuple[int, ...], budget: float) -> torch.Tensor:
-    """uint8: the index in rising ``widths`` of each block, whose mean is at most ``budget``, for the least sum of
-    energy * errors[index]. What is left where the next step does not fit for all that it is due to goes to the first.
+    """uint8, on the CPU: the index in rising ``widths`` of each block, whose mean is at most ``budget``, for the least
+    sum of energy * errors[index]. What is left where the next step does not fit for all that it is due to goes to the
+    first.
 
     energy: fp64, not negative. The gain of a bit falls from width to width. Only comparisons and single products
     decide: all devices choose alike.
@@ -37,4 +38,4 @@ def spend(energy: torch.Tensor, errors: tuple[float, ...], widths: tuple[int, ..
         more = at(float(np.int64(low).view(np.float64)))
         extra = np.cumsum(width[more] - width[choice])
         choice = np.where(extra <= left - total(price), more, choice)
-    return torch.from_numpy(choice).to(energy.device)
+    return torch.from_numpy(choice)

@@ -59,10 +59,10 @@ class Dynamiq(Hop):
         return between(y, self.levels(index), u) | negative << (self.widths[index] - 1)
 
     def units(self, reader: Reader, blocks: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
-        mean = bytes_tensor(reader.take(2 * blocks), torch.bfloat16, device).to(torch.float32)
-        code = bytes_tensor(reader.take(2 * blocks), torch.int16, device)
+        mean = bytes_tensor(reader.take(2 * blocks), torch.bfloat16).to(torch.float32)
+        code = bytes_tensor(reader.take(2 * blocks), torch.int16)
         scales.check_codes(code)
         if not bool(torch.isfinite(mean).all()):
             raise CodecError("the blob has a mean that is not finite")
-        fine = bytes_tensor(reader.take(16 * blocks), torch.uint8, device).view(blocks, 16).to(torch.float32)
-        return (fine * (scales.to_scales(code) / 255.0)[:, None]).view(-1), mean
+        fine = bytes_tensor(reader.take(16 * blocks), torch.uint8).view(blocks, 16).to(torch.float32)
+        return (fine * (scales.to_scales(code) / 255.0)[:, None]).view(-1).to(device), mean.to(device)

@@ -9,14 +9,15 @@ in the rotated domain on every hop, so that hops are linear and one level table 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
 import torch
 
+from ..blobs.pieces import Piece, fetch
 from ..blobs.wire import Buffer, Header, Reader
-from ..codec import bytes_tensor, tensor_bytes
+from ..codec import bytes_tensor, piece, tensor_bytes
 from ..cpu.calls import hops as loops
 from ..errors import CodecError
 from ..exchange.requests import Context, Gather, Program, Reduce
@@ -71,7 +72,8 @@ class Hop(Looped):
 
     @abc.abstractmethod
     def units(self, reader: Reader, blocks: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(fp32 units, one for each block or 16; fp32 means, if there are any) from what ``scale`` wrote."""
+        """(fp32 units, one for each block or 16; fp32 means, if there are any) from what ``scale`` wrote; checked
+        on the CPU, where nobody waits for a device."""
 
     @abc.abstractmethod
     def levels(self, index: int) -> torch.Tensor:
@@ -100,7 +102,7 @@ class Hop(Looped):
 
     def body(
         self, parts: list[torch.Tensor], rows: torch.Tensor, choice: torch.Tensor, uniform: Uniform
-    ) -> list[Buffer]:
+    ) -> list[Piece]:
         """The body of ``[blocks, 256]`` by torch, from what ``scale`` made of them."""
         codes = torch.empty(rows.shape, dtype=torch.uint8, device=rows.device)
         step = _PIECE if rows.device.type == "cpu" else len(rows)
@@ -108,15 +110,15 @@ class Hop(Looped):
             here = slice(first, first + step)
             u = uniform(rows[here].numel(), first * BLOCK).view(-1, BLOCK)
             for index in range(len(self.widths)):
-                chosen = choice[here] == index
-                if bool(chosen.any()):
+                chosen = _places(choice[here], index, rows.device)
+                if len(chosen):
                     scale = [part.view(len(rows), -1)[here][chosen] for part in parts]
                     codes[here][chosen] = self.quantize(rows[here][chosen], scale, index, u[chosen])
-        out: list[Buffer] = [tensor_bytes(part) for part in parts]
+        out: list[Piece] = [piece(part) for part in parts]
         for index, width in enumerate(self.widths):
-            chosen = choice == index
-            if bool(chosen.any()):
-                out.append(tensor_bytes(pack(codes[chosen].view(-1), width)))
+            chosen = _places(choice, index, rows.device)
+            if len(chosen):
+                out.append(piece(pack(codes[chosen].view(-1), width)))
         return out
 
     def quick_body(
@@ -127,7 +129,7 @@ class Hop(Looped):
         made = loops.quantize(x, frame, widths, _table(type(self)), key, members, rank, shared)
         return [tensor_bytes(part) for part in made if part.numel()]
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         n = x.numel()
         exponent = int(torch.frexp(largest_of(x, n))[1])
         head = bytes([exponent & 0xFF, exponent >> 8 & 0xFF])
@@ -146,21 +148,21 @@ class Hop(Looped):
 
         return [head, tensor_bytes(pack(choice, 3)), *self.body(self.scale(rows), rows, choice, uniform)]
 
-    def _head(self, reader: Reader, header: Header, device: torch.device) -> tuple[int, torch.Tensor]:
-        """(the exponent, which width each block has)."""
+    def _head(self, reader: Reader, header: Header) -> tuple[int, torch.Tensor]:
+        """(the exponent, which width each block has: on the CPU, where nobody waits for it)."""
         blocks = -(-header.elements // BLOCK)
         low, high = reader.byte(), reader.byte()
         exponent = (low | high << 8) - (1 << 16 if high & 0x80 else 0)
         if not -200 < exponent < 200:
             raise CodecError("the blob has an absurd exponent")
-        choice = unpack(bytes_tensor(reader.take(packed_size(blocks, 3)), torch.uint8, device), blocks, 3)
+        choice = unpack(bytes_tensor(reader.take(packed_size(blocks, 3)), torch.uint8), blocks, 3)
         if int(choice.max()) >= len(self.widths):
             raise CodecError("the blob has a block of unknown width")
         return exponent, choice
 
     def opened(self, reader: Reader, header: Header) -> Put:
         n, device = header.elements, torch.device("cpu")
-        exponent, choice = self._head(reader, header, device)
+        exponent, choice = self._head(reader, header)
         units, means = self.units(reader, len(choice), device)
         widths = loops.Widths.of(choice, self.widths)
         packed, frame = reader.take(widths.size), self._frame(self._key(header), n, exponent)
@@ -168,15 +170,15 @@ class Hop(Looped):
         return lambda out, weight: loops.dequantize(out, *numbers, weight)
 
     def plain(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
-        exponent, choice = self._head(reader, header, device)
-        flat = self.finish(self.dequantize(reader, choice), header.elements, self._key(header))
+        exponent, choice = self._head(reader, header)
+        flat = self.finish(self.dequantize(reader, choice, device), header.elements, self._key(header))
         power = torch.tensor(exponent, device=device)
         half = torch.div(power, 2, rounding_mode="floor")
         return torch.ldexp(torch.ldexp(flat, half), power - half).clamp(-LARGEST, LARGEST)
 
-    def dequantize(self, reader: Reader, choice: torch.Tensor) -> torch.Tensor:
+    def dequantize(self, reader: Reader, choice: torch.Tensor, device: torch.device) -> torch.Tensor:
         """``[blocks, 256]``, fp32, of a body."""
-        blocks, device = len(choice), choice.device
+        blocks = len(choice)
         units, means = self.units(reader, blocks, device)
         counts = [int((choice == index).sum()) * BLOCK for index in range(len(self.widths))]
         if sum(packed_size(c, w) for c, w in zip(counts, self.widths, strict=True)) > reader.left:
@@ -191,7 +193,8 @@ class Hop(Looped):
             if count:
                 packed = reader.take(packed_size(count, width))
                 codes = unpack(bytes_tensor(packed, torch.uint8, device), count, width)
-                out[choice == index] = self.values(index).to(device)[codes.to(torch.int32)].view(-1, BLOCK)
+                values = self.values(index).to(device)[codes.to(torch.int32)].view(-1, BLOCK)
+                out[_places(choice, index, device)] = values
         out = (out.view(len(units), -1) * units[:, None]).view(blocks, BLOCK)
         return out if means is None else out.add_(means[:, None])
 
@@ -217,15 +220,21 @@ class Hop(Looped):
 
         if quick:
             body = self.quick_body(flat, frame, choice, key.private, context.size, context.rank, context.tensor_seed)
+            blob = b"".join(body)
         else:
-            body = self.body(self.scale(rows), rows, choice, uniform)
-        blob = b"".join(body)
+            made = self.body(self.scale(rows), rows, choice, uniform)
+            blob = b"".join(fetch(made)[0])
         answers = yield Gather(blob)
-        context.own = self.finish(self.dequantize(Reader(blob), choice), n, key)
+        context.own = self.finish(self.dequantize(Reader(blob), choice, flat.device), n, key)
         summed = torch.zeros(len(choice), BLOCK, device=flat.device)
         for other, _ in answers:
-            summed += self.dequantize(Reader(other), choice)
+            summed += self.dequantize(Reader(other), choice, flat.device)
         return self.finish(summed, n, key).view(x.shape)
+
+
+def _places(choice: torch.Tensor, index: int, device: torch.device) -> torch.Tensor:
+    """Which blocks have this width; ``choice`` is on the CPU, so that nobody waits for the device to know how many."""
+    return torch.from_numpy(np.flatnonzero(choice.numpy() == index)).to(device)
 
 
 def segment_of(blocks: int) -> Segment:

@@ -43,6 +43,6 @@ class RotQ(Hop):
         return between(y, self.levels(index), u)
 
     def units(self, reader: Reader, blocks: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
-        code = bytes_tensor(reader.take(2 * blocks), torch.int16, device)
+        code = bytes_tensor(reader.take(2 * blocks), torch.int16)
         scales.check_codes(code)
-        return scales.to_scales(code), None
+        return scales.to_scales(code).to(device), None

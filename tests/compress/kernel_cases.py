@@ -228,6 +228,8 @@ def strangers(device: str) -> None:
 KERNELS = ["int4", "int8", "eden:bits=2", "eden", "thc", "cocktail", "cocktail:values=log"]
 PLAIN = ["mxfp8", "mxfp4", "nf4", "qsgd", "nuqsgd", "natural", "terngrad", "tile", "global_qsgd", "int8_tensor"]
 
+HOPS = ["rotq", "dynamiq"]
+
 
 def waits(device: str) -> None:
     """How often an encoder and a decoder wait for the device: for the one copy of the blob, and never."""
@@ -241,6 +243,13 @@ def waits(device: str) -> None:
             waited.clear()
             make(spec).encode(x, 3, 1)
             assert len(waited) <= 2, f"{spec} waits {waited} to encode"
+        for spec in HOPS:  # the largest value, the blocks' energies, and the copy
+            waited.clear()
+            blob = make(spec).encode(x, 3, 1)
+            assert len(waited) <= 4, f"{spec} waits {waited} to encode"
+            waited.clear()
+            add(blob, torch.zeros(9_001, device=far), 0.5)
+            assert not waited, f"{spec} waits {waited} to decode"
         waited.clear()
         make("bf16").encode(x)
         assert len(waited) == 1, f"bf16 waits {waited} to encode"
