@@ -7,8 +7,8 @@ against what the modelling classes have and what torch keeps for the backward pa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import PlanError
@@ -177,6 +177,21 @@ def adapter_layers(shape: Shape, lora: Mapping[str, Any], precision: str = "fp32
             )
         )
     return tuple(layers)
+
+
+def pair_layers(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    """The same where adapters learn from pairs of answers (train.task = "dpo"): the base alone computes each pair
+    forward, too, half of what a pass and its way back take, and what is handed on has both."""
+    last = layers[-1]
+    return tuple(
+        replace(
+            layer,
+            flops=1.5 * layer.flops,
+            activation=layer.activation if layer is last else 2 * layer.activation,
+            working=2 * layer.working,
+        )
+        for layer in layers
+    )
 
 
 def block_matrices(shape: Shape) -> dict[str, list[tuple[int, int]]]:

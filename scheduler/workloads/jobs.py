@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import PlanError
 from ..networks.files import load_json
 from .codecs import BLOCK, SUMMED, bits_of
-from .decoders import Shape, adapter_layers, decoder_layers, shape_of
+from .decoders import Shape, adapter_layers, decoder_layers, pair_layers, shape_of
 from .ladder import intervals, link_choices, wire_codec, workload_fields
 from .round_copies import USUAL, error_copies, message_copies, pattern_of
 from .workload import EVERY, Layer, Size, Workload
@@ -67,6 +67,8 @@ def workload_of(job: Mapping[str, Any], folder: Path | str = ".", vocabulary: in
     shape = _shape(model, _table(job, "data"), Path(folder), vocabulary)
     precision = str(train.get("precision", "fp32"))
     layers = adapter_layers(shape, _table(model, "lora"), precision) if adapters else decoder_layers(shape, precision)
+    if adapters and train.get("task") == "dpo":
+        layers = pair_layers(layers)
     return numbers(job, layers, tied=shape.tied and not adapters, tokens=shape.context)
 
 

@@ -18,6 +18,7 @@ from farflung.node.models.factory import model_of
 from farflung.node.models.profiling.cost import profile
 from farflung.node.state.optimizers.learning_rates import learning_rate
 from farflung.scheduler import Plan
+from farflung.scheduler.workloads.jobs import workload_of
 from farflung.testing.loopback import Hub
 
 pytestmark = [
@@ -171,3 +172,7 @@ def test_a_plan_counts_both_passes(tmp_path):
     assert all(
         1.3 < one.flops_per_sample / other.flops_per_sample < 1.5 for one, other in zip(layers, language, strict=True)
     )
+    planned = workload_of(job.model_dump(exclude_none=True)).layers
+    assert [one.activation for one in planned[:-1]] == [one.activation_elements_per_sample for one in layers[:-1]]
+    assert [3 * one.flops for one in planned] == pytest.approx([one.flops_per_sample for one in layers], rel=0.1)
+    assert [one.working for one in planned] == [one.working_elements_per_sample for one in layers]
