@@ -192,7 +192,7 @@ import os, signal, sys
 from farflung.coordinator.data import data
 from farflung.coordinator.data.corpus import kept, streams
 from farflung.job.schema import Job
-from farflung.job.data.tokenizer import load_tokenizer
+from farflung.job.data.tokenizer_folder import load_tokenizer
 kept.EVERY_S, streams._ONCE, count, parts = 0.0, 500, 0, streams.parts
 kept.time.monotonic = lambda: 0.0
 def counted(*words):
