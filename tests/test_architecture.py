@@ -91,7 +91,7 @@ def test_the_front_door_lists_the_commands_and_each_is_a_file_of_its_own() -> No
     assert files == {one for one in GRAPH[("__main__",)] if one[:2] == ("cli", "commands")}
 
 
-WIDE = {"compress": 22, "deploy": 1, "scheduler": 24}
+WIDE = {"compress": 22, "deploy": 1, "scheduler": 21}
 """Functions by room that still take more than six values by their place: these numbers may only become smaller."""
 
 
