@@ -26,7 +26,7 @@ from ..traffic import category_of
 
 WHOLE_LIMIT = 256 << 10
 """Messages up to this size (header and payload) go as one frame."""
-BULK = 32 << 10
+LARGE = 32 << 10
 """Payloads above this size go by the bulk streams, where there are any: urgent ones too, because those have a window
 that is open, and what is urgent is handed out first."""
 
@@ -61,7 +61,7 @@ class Outgoing:
 
     @property
     def bulk(self) -> bool:
-        return len(self.payload) > BULK
+        return len(self.payload) > LARGE
 
     def rewind(self) -> None:
         self.offset = self.chunks = 0
