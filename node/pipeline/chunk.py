@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..models.stage import Pass, StageModel
 from .activations import Incoming, Outgoing
-from .island import SpreadPass
+from .spread_pass import SpreadPass
 
 Begin = Callable[[Tensor, Tensor, Tensor | None], Pass | SpreadPass]
 """``begin(inputs, targets, places)``: a microbatch through a stage, on this device or on all of the node's island."""

@@ -27,9 +27,9 @@ from ..models.stage import Pass
 from ..rounds.protocol.messages import Contribution
 from .activations import MOST_ELEMENTS, Incoming
 from .chunk import Chunk, ScheduleSlot
-from .island import SpreadPass
 from .island_worker import autocast
 from .neighbours import Mail, Neighbours, activation_header
+from .spread_pass import SpreadPass
 from .tally import Tally
 
 

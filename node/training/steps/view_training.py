@@ -18,6 +18,7 @@ from ...pipeline.activations import Incoming, Outgoing
 from ...pipeline.chunk import Chunk, ScheduleSlot
 from ...pipeline.neighbours import MAIL_KINDS, Neighbours
 from ...pipeline.runner import Runner, StageRunner
+from ...pipeline.spread_pass import SpreadPass
 from ...pipeline.tally import Tally
 from ...state.stage_state import StageState
 from ..member.view_member import COMMIT_KINDS, ViewMember, ViewStart
@@ -77,7 +78,7 @@ class ViewTraining:
             ahead, back = self._link_codecs(me, after)[0], self._link_codecs(before, me)[1]
             sender, receiver = ends.sender(after, model.last + 1, ahead), ends.receiver(before, model.first)
             incoming = Incoming(receiver, partial(self._neighbours.ask_again, before, model.first))
-            begin = partial(Pass, model) if island is None else partial(island.begin, number, model)
+            begin = partial(Pass, model) if island is None else partial(SpreadPass, island, number, model)
             outgoing = Outgoing(job.activations, job.run.seed, sender, ahead, back, job.train.precision)
             chunks.append(Chunk(stage, model, begin, before, after, outgoing, incoming))
         ends.keep(

@@ -10,6 +10,7 @@ from farflung.job.data.facts import Facts
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
 from farflung.node.pipeline.island import Island, devices_of
+from farflung.node.pipeline.spread_pass import SpreadPass
 from farflung.node.state.optimizers.make_optimizer import make_optimizer
 from farflung.node.state.stage_state import StageState
 from farflung.proto.errors import FarflungError
@@ -131,10 +132,10 @@ def test_hands_hold_the_weights_to_the_bit_and_outlive_nonsense(island):
     section.x.normal_()
     island.share([section.x])
     with pytest.raises(RuntimeError):
-        island.begin(0, model, torch.randn(2, 16, 31), torch.empty(0))
+        SpreadPass(island, 0, model, torch.randn(2, 16, 31), torch.empty(0))
     island.share([section.x])
     sample = torch.randn(1, 16, 32)
-    made = island.begin(0, model, torch.cat([sample, sample]), torch.empty(0))  # once here, once at the hand
+    made = SpreadPass(island, 0, model, torch.cat([sample, sample]), torch.empty(0))  # once here, once at the hand
     back = made.backward(torch.ones_like(made.output))
     assert torch.equal(made.output[0], made.output[1]) and torch.equal(back[0], back[1])
     own = section.grad.clone()

@@ -14,8 +14,9 @@ from farflung.job.schema import Job
 from farflung.node.models.decoders.matrix_plan import check_heads
 from farflung.node.models.factory import model_of
 from farflung.node.pipeline import island_worker
-from farflung.node.pipeline.island import Island, cut
+from farflung.node.pipeline.island import Island
 from farflung.node.pipeline.piece import part_of
+from farflung.node.pipeline.spread_pass import SpreadPass, cut
 from farflung.node.state.optimizers.make_optimizer import make_optimizer
 from farflung.node.state.stage_state import StageState
 from farflung.proto.errors import FarflungError, RunFailed
@@ -150,7 +151,7 @@ def test_each_rank_holds_its_part_and_a_failed_pass_is_made_good(island):
     for rows in (31, 32):  # a width that no layer takes, then the right one
         island.share([section.x])
         try:
-            made = island.begin(0, model, sample[:, :, :31] if rows == 31 else sample, torch.empty(0))
+            made = SpreadPass(island, 0, model, sample[:, :, :31] if rows == 31 else sample, torch.empty(0))
         except RuntimeError:
             assert rows == 31 and island.spoiled
     assert not island.spoiled

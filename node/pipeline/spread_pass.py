@@ -1,0 +1,119 @@
+"""One microbatch through a stage of an island: who computes which of its samples, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from itertools import accumulate
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ..models.stage import Pass, StageModel
+from .island import Island
+from .island_worker import Words
+
+Made = TypeVar("Made")
+
+
+class SpreadPass:
+    """One microbatch on its way through the ``stage``-th of an island's stages: what ``Pass`` is on one device.
+
+    Samples are cut as evenly as they can be, and losses and gradients are sums over samples, so an uneven cut changes
+    nothing. Where a microbatch has fewer samples than the island has devices, the last ones have nothing to do; where
+    parameters lie in rows they compute all the same, the first sample once more, and what comes of it counts nothing.
+    Where matrices are cut every rank computes all samples, and the outputs are those of the first.
+    """
+
+    def __init__(
+        self,
+        island: Island,
+        stage: int,
+        model: StageModel,
+        inputs: Tensor,
+        targets: Tensor,
+        places: Tensor | None = None,
+    ) -> None:
+        self._island, self._is_last, self._together = island, model.is_last, island.shards is not None
+        island._passes += 1
+        self._number = island._passes
+        by_samples = island.shards is None or island.shards.by_samples
+        ends = [end for end in cut(len(inputs), island.ranks if by_samples else 1) if end[0] < end[1]]
+        self._sizes = [stop - start for start, stop in ends]
+        self._counted = len(ends) if by_samples else island.ranks
+        """So many ranks compute what counts."""
+        if self._together:
+            ends += [(0, 1) if by_samples else ends[0]] * (island.ranks - len(ends))
+        self._ranks = range(1, len(ends))
+        """The hands that have a part."""
+        own = model if island.shards is None else island.shards.models[stage]
+        own.train(model.training)
+        draws = [None if model.draw is None else model.draw.part(*part) for part in ends]
+        shares = [
+            [values[start:stop] for values in (inputs, *([targets] if model.is_last else []))]
+            + ([] if places is None else [places[start:stop]])
+            for start, stop in ends
+        ]
+        for rank in self._ranks:
+            draw = draws[rank]
+            words = {"number": self._number, "stage": stage, "train": model.training, "places": places is not None}
+            drawn = {"draw": None if draw is None else asdict(draw), "silent": rank >= len(self._sizes)}
+            island.order(rank, "forward", *shares[rank], **words, **drawn)
+        own.draw = draws[0]
+        goals = shares[0][1] if model.is_last else targets
+
+        def begin() -> Pass:
+            return Pass(own, shares[0][0], goals, None if places is None else shares[0][-1])
+
+        self._own, answers = self._with_hands(begin)
+        answers = answers[: len(self._sizes) - 1]
+        outputs = [self._own.output.detach(), *(answer["value"] for answer in answers)]
+        self.output = torch.stack(outputs).sum(0) if model.is_last else torch.cat(outputs)
+        self.correct = self._own.correct + sum(answer["correct"] for answer in answers)
+
+    def backward(self, gradient: Tensor, scale: float = 0.0) -> Tensor | None:
+        """As that of ``Pass``."""
+        pieces = [gradient] if self._is_last else [*torch.split(gradient, self._sizes)]
+        for rank in self._ranks:
+            counts, silent = rank < self._counted, rank >= len(self._sizes)
+            piece = pieces[min(rank, len(pieces) - 1)]
+            piece = piece if counts else torch.zeros_like(gradient if self._is_last else gradient[:1])
+            words = {"number": self._number, "scale": scale if counts else 0.0, "silent": silent}
+            self._island.order(rank, "backward", piece, **words)
+        own, answers = self._with_hands(lambda: self._own.backward(pieces[0], scale))
+        if own is None:
+            return None
+        return torch.cat([own, *(answer["value"] for answer in answers[: len(self._sizes) - 1])])
+
+    def _with_hands(self, compute: Callable[[], Made]) -> tuple[Made, list[Words]]:
+        """What the first process makes of its part, and the hands' answers, which are taken in any case: whatever is
+        asked next has the next answers.
+
+        Raises:
+            RuntimeError, IndexError: what the first process, else a hand, could not do.
+            RunFailed: a pass of all ranks failed on the first, and the others still wait for it.
+        """
+        problem: Exception | None = None
+        try:
+            made = compute()
+        except (RuntimeError, IndexError) as own_problem:
+            problem = own_problem
+        try:
+            if problem is not None and self._together:
+                self._island.hurry(self._ranks, problem)
+            answers = self._island.answers(self._ranks)
+        except RuntimeError as other:
+            problem = problem or other
+        if problem is not None:
+            if self._together:
+                self._island.void()
+            raise problem
+        return made, answers
+
+
+def cut(count: int, ranks: int) -> list[tuple[int, int]]:
+    """Where each rank's part of ``count`` samples begins and ends, as even as can be."""
+    sizes = [count // ranks + (rank < count % ranks) for rank in range(ranks)]
+    ends = list(accumulate(sizes))
+    return list(zip([0, *ends], ends, strict=False))
