@@ -209,6 +209,7 @@ class FakeNode:
         elif kind == "leave":
             await self.say(leaving=pb.Leaving(why=order.leave.why, stays=order.leave.stays, asked=True))
         elif kind == "view" and not self.refuse_to_prepare:
+            self.stop_training()  # a stream that opens again may bring what has come before
             self.view, self.pending = order.view, None
             self.job = Job.model_validate_json(order.view.job)
             self.plan = Plan.from_json(order.view.plan)
@@ -223,6 +224,7 @@ class FakeNode:
             prepared = pb.Prepared(view=order.view.number, fingerprints=self._prints(), bases=bases)
             await self.say(prepared=prepared)
         elif kind == "start" and self.name in self.plan.nodes:
+            self.stop_training()  # two that count up the same steps would leave out reports
             self.training = asyncio.create_task(self._train())
         elif kind == "start" and any(one.node == self.name for one in self.view.shadows):
             await self.say(caught_up=pb.CaughtUp(view=self.view.number, failed="a made-up node has no weights"))
