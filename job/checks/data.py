@@ -105,6 +105,9 @@ def _labelled_mistakes(job: Job) -> Iterator[Mistake]:
         return
     if not all(one.labelled for one in each):
         yield ("train", "task"), 'train.task = "classification" needs data.labelled, and so do its sets and mixtures'
+    if data.classes and len(set(data.classes)) < len(data.classes):
+        twice = next(name for name in data.classes if data.classes.count(name) > 1)
+        yield ("data", "classes"), f"data.classes names {twice!r} twice, and a label of that name would mean both"
     if not job.model.pretrained:
         yield ("model",), 'train.task = "classification" needs model.pretrained: the folder of an encoder or a decoder'
     if job.model.lora is not None:

@@ -60,6 +60,6 @@ def class_number(value: Any, names: Sequence[str]) -> int | None:
         if value in names:
             return list(names).index(value)
         value = float(value) if value.strip().replace(".", "", 1).isdecimal() else None
-    if isinstance(value, (int, float)) and value == int(value) and 0 <= value < len(names):
+    if isinstance(value, (int, float)) and 0 <= value < len(names) and value == int(value):  # no NaN gets to int
         return int(value)
     return None

@@ -102,6 +102,9 @@ def test_bytes_need_no_tokenizer_and_a_part_is_held_out(folder, tmp_path):
         ('{"text": "a", "label": 2}', {}, r"a.jsonl:1 has the class 2, which is none of 0 \(bad\), 1 \(good\)"),
         ('{"text": "a", "label": "fine"}', {}, r"has the class 'fine', which is none of"),
         ('{"text": "a", "label": -1}', {}, r"has the class -1, which is none of"),
+        ('{"text": "a", "label": NaN}', {}, r"has the class nan, which is none of"),
+        ('{"text": "a", "label": Infinity}', {}, r"has the class inf, which is none of"),
+        ('{"text": "a", "label": "%s"}' % ("9" * 400), {}, r"has the class '9999"),
         ('{"text": "a", "stars": 1}', {}, r"has no class under 'label'; it has: text, stars"),
         ('{"body": "a", "label": 1}', {}, r"no text under 'text'; it has: body, label"),
         ('{"text": "a", "label": 1}', {"pair": "b"}, r"no text under 'b'; it has: text, label"),
@@ -138,6 +141,7 @@ def test_an_evaluation_after_each_pass():
         ('labelled = "a.csv"', "", 'write task = "classification" under'),
         ('text = "a.csv"\nclasses = ["a", "b"]', "", "data.classes is for data.labelled"),
         ('text = "a.csv"', 'task = "classification"', "needs data.labelled"),
+        ('labelled = "a.csv"\nclasses = ["a", "b", "a"]', 'task = "classification"', "data.classes names 'a' twice"),
         ('labelled = "a.csv"', 'task = "classification"\n[model.lora]\nrank = 2', "not yet: model.lora with"),
     ],
 )
