@@ -40,17 +40,42 @@ class Pairs:
         self._context, self._half = context, context // 2
         self._reader = Reader(job, tokenizer, self._half - 1)
         self.count = 0
+        self.equal = 0
 
     def samples(self, names: Sequence[str]) -> Iterator[npt.NDArray[np.uint32]]:
-        """Rows uint32 [context + 1]. A pair is left out if either answer has no token to learn."""
+        """Rows uint32 [context + 1]. A pair is left out if either answer has no token to learn, or both are the same.
+
+        JobError: none is left.
+        """
+        before, empty = self.count, True
         with contextlib.ExitStack() as stack:
             pairs = (pair for name in names for pair in _pairs(name))
             while some := list(islice(pairs, _ONCE)):
                 found = list(self._reader.marked([one for pair in some for one in pair], stack))
                 for chosen, rejected in zip(found[::2], found[1::2], strict=True):
-                    if chosen is not None and rejected is not None:
-                        self.count += 1
-                        yield self._row(chosen, rejected)
+                    empty = False
+                    if chosen is None or rejected is None:
+                        continue
+                    if np.array_equal(chosen, rejected):
+                        self.equal += 1
+                        continue
+                    self.count += 1
+                    yield self._row(chosen, rejected)
+        if self.count == before and not empty:
+            raise JobError(
+                f"data.preferences: no pair to learn in {', '.join(names)}: {'; '.join(self._left_out())}",
+                "look into the files; each answer has to fit half of model.context with its prompt",
+            )
+
+    def _left_out(self) -> list[str]:
+        """Which pairs are left out, and why, in sentences."""
+        said = []
+        for why, count in self._reader.left_out.items():
+            what, where = LEFT_OUT[why], self._reader.examples[why]
+            said.append(f"{count:,} answers {what}: their pairs are left out, the first of them {where}")
+        if self.equal:
+            said.append(f"{self.equal:,} pairs have the same tokens twice within their halves, and are left out")
+        return said
 
     def _row(self, *documents: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
         row = np.zeros(self._context + 1, np.uint32)
@@ -69,9 +94,8 @@ class Pairs:
         say(f"{self.count:,} pairs, {self._half} tokens for each answer with its prompt")
         if self._reader.cut:
             say(f"{self._reader.cut:,} answers are longer than half of model.context: what is behind that is cut away")
-        for why, count in self._reader.left_out.items():
-            what, where = LEFT_OUT[why], self._reader.examples[why]
-            say(f"{count:,} answers {what}: their pairs are left out, the first of them {where}")
+        for sentence in self._left_out():
+            say(sentence)
 
 
 def _pairs(name: str) -> Iterator[tuple[Conversation, Conversation]]:
@@ -89,7 +113,7 @@ def pair(where: str, row: Any) -> tuple[Conversation, Conversation]:
         keys = ", ".join(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
         raise JobError(f"{where} has {keys}", FORMS)
     prompt, answers = row.get("prompt"), (row["chosen"], row["rejected"])
-    if isinstance(answers[0], str) != isinstance(answers[1], str):
+    if not any(all(isinstance(answer, kind) for answer in answers) for kind in (str, list)):
         raise JobError(f"{where}: chosen and rejected are not both texts, or both lists of messages", FORMS)
     if isinstance(answers[0], str):
         if not isinstance(prompt, str):

@@ -54,6 +54,20 @@ def test_a_pair_with_nothing_to_learn_is_left_out(tmp_path):
     assert "2 answers have nothing to learn before the sample's end: their pairs are left out" in told[-1]
 
 
+def test_a_pair_of_equal_answers_is_left_out(tmp_path):
+    equal, cut = ({"prompt": "a", "chosen": "c" * 8 + end, "rejected": "c" * 8} for end in ("", "d"))
+    rows, told = read(tmp_path, {"prompt": "a", "chosen": "c", "rejected": "r"}, equal, cut)
+    assert len(rows) == 1
+    assert told[-1].endswith("2 pairs have the same tokens twice within their halves, and are left out")
+
+
+def test_where_no_pair_is_left_it_says_why(tmp_path):
+    long = {"prompt": "abcdefgh", "chosen": "c", "rejected": "r"}
+    equal = {"prompt": "a", "chosen": "c", "rejected": "c"}
+    with pytest.raises(JobError, match=r"no pair to learn .*2 answers have nothing .*a.jsonl:1; 1 pairs have the same"):
+        read(tmp_path, long, equal)
+
+
 @pytest.mark.parametrize(
     "row",
     [
@@ -74,6 +88,8 @@ def test_messages_of_every_form(row):
         ({"prompt": "a", "chosen": "b"}, "a:1 has prompt, chosen"),
         ({"chosen": "b", "rejected": "c"}, "chosen and rejected are texts, and prompt is not"),
         ({"prompt": "a", "chosen": "b", "rejected": [BAD]}, "not both texts, or both lists"),
+        ({"prompt": "a", "chosen": 1, "rejected": 2}, "not both texts, or both lists"),
+        ({"prompt": "a", "chosen": BAD, "rejected": GOOD}, "not both texts, or both lists"),
         ([1], "a:1 has list"),
     ],
 )
