@@ -56,7 +56,13 @@ class CalledOptimizer(OfGradients):
             optimizer.state[one][COUNT] = torch.tensor(float(count - 1))
         for group in optimizer.param_groups:
             group["lr"] = rate * group["of_rate"]
-        optimizer.step()
+        try:
+            optimizer.step()
+        except Exception as error:  # an optimiser of a person's own may fail in any way
+            raise FarflungError(
+                f"train.optimizer: that of {self._spec} failed at step {count}: {type(error).__name__}: {error}",
+                "correct its step; the run's last checkpoint is in its state folder",
+            ) from error
         for name, values in views.items():
             if parameters[name].data_ptr() != values.data_ptr():
                 values.copy_(parameters[name].detach())
@@ -101,9 +107,10 @@ def state_of(optimizer: torch.optim.Optimizer) -> tuple[tuple[str, ...], bool]:
             small = nn.Parameter(torch.zeros([2] * one.ndim))
             small.grad = torch.zeros_like(small)
             tiny[id(one)] = small
-    trial = copy.deepcopy(optimizer, tiny)
+    trial = copy.deepcopy(optimizer, dict(tiny))
     trial.state.clear()
     kind = type(optimizer).__name__
+    before = _numbers(trial)
     try:
         trial.step()
     except Exception as error:  # an optimiser of a person's own may fail in any way, and LBFGS wants a closure
@@ -120,4 +127,35 @@ def state_of(optimizer: torch.optim.Optimizer) -> tuple[tuple[str, ...], bool]:
             elif value is not None:
                 hint = "take one whose state has the parameters' shapes, such as torch.optim.AdamW or SGD"
                 raise FarflungError(f"{kind} keeps {name!r}, which no member can be given", hint)
+    if changed := sorted(name for name, value in _numbers(trial).items() if before.get(name) != value):
+        hint = "take one that counts its steps as 'step' in the parameters' state, and changes nothing else"
+        raise FarflungError(f"{kind} changes its {', '.join(changed)} at a step, which no member can be given", hint)
+    _check_beginning(optimizer, trial, tiny, names, counts)
     return tuple(sorted(names)), counts
+
+
+def _check_beginning(
+    optimizer: torch.optim.Optimizer, trial: torch.optim.Optimizer, tiny: dict[int, Any], names: set[str], counts: bool
+) -> None:
+    """FarflungError where the state that ``trial`` made for itself did not begin with zeros, as a section's does:
+    another one from zeros is not where it is after a step without gradients."""
+    other = copy.deepcopy(optimizer, dict(tiny))
+    other.state.clear()
+    for one in trial.state:
+        other.state[one].update({name: torch.zeros_like(one) for name in names})
+        if counts:
+            other.state[one][COUNT] = torch.tensor(0.0)
+    other.step()
+    for one, state in trial.state.items():
+        for name in sorted(names):
+            if name in state and not torch.equal(torch.as_tensor(state[name]), other.state[one][name]):
+                hint = "take one whose state begins with zeros, such as torch.optim.AdamW or SGD"
+                raise FarflungError(f"{type(trial).__name__} begins with {name!r} that is not 0", hint)
+
+
+def _numbers(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimiser keeps in numbers and words of its own or of its groups, by name; the rate is the schedule's."""
+    kept = {f"{name!r}": value for name, value in vars(optimizer).items() if not name.startswith("_")}
+    for number, group in enumerate(optimizer.param_groups):
+        kept.update({f"{name!r} of group {number}": value for name, value in group.items() if name != "lr"})
+    return {name: value for name, value in kept.items() if isinstance(value, (bool, int, float, str, tuple))}

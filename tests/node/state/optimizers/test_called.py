@@ -1,5 +1,6 @@
 """An optimiser that a person's function makes: it moves a section as torch does, and its state is the section's."""
 
+import functools
 import sys
 import types
 
@@ -73,9 +74,44 @@ def half(groups):
     return torch.optim.SGD(groups[:1])
 
 
+class Counting(torch.optim.SGD):
+    """Keeps the count of its steps beside the state."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["k"] = group.get("k", 0) + 1
+            group["lr"] /= 2
+        return super().step(closure)
+
+
+class Counted(torch.optim.SGD):
+    k = 0
+
+    def step(self, closure=None):
+        self.k += 1
+
+
+class Third(torch.optim.SGD):
+    def step(self, closure=None):
+        if self.param_groups[0]["lr"] == 3.0:
+            raise RuntimeError("the third")
+
+
+def test_a_step_that_fails_is_said_to_be_the_optimisers():
+    optimizer = CalledOptimizer("m:f", Third, 1.0, 0.0)
+    section = section_of(optimizer)
+    optimizer.step(section, 1, 1.0)
+    with pytest.raises(FarflungError, match="that of m:f failed at step 2: RuntimeError: the third"):
+        optimizer.step(section, 2, 3.0)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (Counting, "Counting changes its 'k' of group 0, 'k' of group 1 at a step, which no member can be given"),
+        (Counted, "Counted changes its 'k' at a step"),
+        (torch.optim.Rprop, "Rprop begins with 'step_size' that is not 0"),
+        (functools.partial(torch.optim.Adagrad, initial_accumulator_value=0.5), "Adagrad begins with 'sum'"),
         (torch.optim.Adafactor, "Adafactor keeps '(row|col)_var', which no member can be given"),
         (torch.optim.LBFGS, "failed: ValueError|takes no step by itself"),
         (nothing, "gave NoneType, no torch.optim.Optimizer"),
@@ -86,6 +122,11 @@ def half(groups):
 def test_what_members_cannot_share_is_refused(make, message):
     with pytest.raises(FarflungError, match=message):
         CalledOptimizer("m:f", make, 1e-2, 0.0)
+
+
+@pytest.mark.parametrize("name", ["Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "RAdam", "RMSprop", "SGD"])
+def test_torchs_own_that_begin_with_zeros_are_taken(name):
+    assert CalledOptimizer("m:f", getattr(torch.optim, name), 1e-2, 0.1).moments or name == "SGD"
 
 
 def job_of(optimizer):
