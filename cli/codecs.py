@@ -77,6 +77,7 @@ def advise(path: str, members: int, link: str, step: float) -> dict[str, Any]:
     """The advice for the gradients in a safetensors file, or the means of gradients in a run's newest checkpoint."""
     import torch
 
+    from ..compress.errors import CodecError
     from ..compress.exchange.measurement import load, nmse
     from ..node.generation.checkpoint import find_checkpoint
     from .advice import advise as advised
@@ -85,11 +86,15 @@ def advise(path: str, members: int, link: str, step: float) -> dict[str, Any]:
     bits = rate(link, "--link")
     if bits is None:
         raise FarflungError("--link: no advice is needed for an unlimited link", hint='write a rate, like "100mbit"')
-    if Path(path).is_dir():
-        files = sorted(str(one) for one in find_checkpoint(Path(path)).folder.glob("*.safetensors"))
-        vectors = [load(one, MOMENTUM) for one in files]
-    else:
-        vectors = [load(path)]
+    try:
+        if Path(path).is_dir():
+            files = sorted(str(one) for one in find_checkpoint(Path(path)).folder.glob("*.safetensors"))
+            vectors = [load(one, MOMENTUM) for one in files]
+        else:
+            vectors = [load(path)]
+    except CodecError as error:
+        hint = "name a safetensors file of gradients, or the folder of a run whose optimizer has momentum, as adamw"
+        raise FarflungError(str(error), hint) from error
     parameters = sum(len(vector) for vector in vectors)
     values = torch.cat([vector[: max(1, MOST // len(vectors))] for vector in vectors])
     return advised(parameters, members, bits, step, lambda codec: 0.0 if codec == "none" else nmse(codec, values, 1)[0])

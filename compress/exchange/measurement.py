@@ -72,6 +72,8 @@ def load(path: str, prefix: str = "") -> torch.Tensor:
     ]
     if not parts:
         raise CodecError(f"{path!r} has no float tensor{f' called {prefix}...' if prefix else ''}")
+    if not sum(map(len, parts)):
+        raise CodecError(f"{path!r} has float tensors of no values alone")
     return torch.cat(parts)
 
 

@@ -6,7 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from farflung.cli import codecs
 from farflung.cli.advice import RARE, advise, choices, chosen, sentence
+from farflung.proto.errors import FarflungError
 
 
 def test_a_round_sends_and_publishes():
@@ -58,6 +60,22 @@ def test_the_command_measures_errors_on_the_file(nursery, tmp_path):
     errors = [row["error"] for row in made["choices"][:3]]
     assert errors[0] == 0 and 0 < errors[1] < errors[2] < 1e-3  # none, bf16, int8
     assert made["advice"].startswith('[updates] mode = "delta"')
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({"a": torch.zeros(0)}, "has float tensors of no values alone"),
+        ({"a": torch.zeros(3, dtype=torch.int64)}, "has no float tensor"),
+        (None, "can't be read as safetensors"),
+    ],
+)
+def test_a_file_without_gradients_is_refused(tmp_path, tensors, words):
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(b"junk" * 9) if tensors is None else save_file(tensors, path)
+    with pytest.raises(FarflungError, match=words) as caught:
+        codecs.advise(str(path), 4, "1mbit", 1.0)
+    assert "name a safetensors file of gradients" in (caught.value.hint or "")
 
 
 def test_what_it_cannot_take_gets_a_sentence(nursery, tmp_path):
