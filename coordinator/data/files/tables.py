@@ -67,17 +67,24 @@ def _json(where: str, text: bytes, forms: str) -> Any:
 
 def _csv(name: str, file: BinaryIO, delimiter: str) -> Iterator[tuple[str, Any]]:
     text = io.TextIOWrapper(file, "utf-8-sig", newline="")
-    reader = csv.reader(text, delimiter=delimiter)
+    # Strict: a quote that is never closed would take the rows behind it into one text.
+    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    begin = 1
     try:
         names = next(reader, [])
+        begin = reader.line_num + 1
         for row in reader:
+            begin = reader.line_num + 1
             if len(row) > len(names):
                 what = f"{len(row)} values where the first line names {len(names)}"
                 raise JobError(f"{name}:{reader.line_num}: {what}", "values with a comma or a quote are quoted")
             if row:
                 yield f"{name}:{reader.line_num}", dict(zip(names, row, strict=False))
     except csv.Error as error:
-        raise JobError(f"{name}:{reader.line_num}: not csv: {error}") from None
+        raise JobError(
+            f"{name}:{begin}: not csv: {error}",
+            'a value that begins with a quote ends with one, and "" is a quote inside of it; jsonl has longer values',
+        ) from None
     finally:
         text.detach()  # the file is its opener's to close
 

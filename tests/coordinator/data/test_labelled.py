@@ -122,6 +122,21 @@ def test_a_csv_with_more_values_than_names(folder, tmp_path):
         read(folder, tmp_path, "a.csv", "text,label\ngood, film,1\n")
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", 'text,label\ngood,1\n"bad,0\ngood,1\n"bad,0\ngood,1\n'),
+        ("a.csv", 'text,label\ngood,1\n"bad,0\ngood,1\n'),
+        ("a.tsv", 'text\tlabel\n"goo\nd"\t1\n"good" film\t1\n'),
+        ("a.csv", f"text,label\ngood,1\n{'x' * 200_000},1\n"),
+    ],
+)
+def test_a_quote_that_is_not_closed_takes_no_rows_with_it(folder, tmp_path, name, content):
+    line = 4 if name == "a.tsv" else 3
+    with pytest.raises(JobError, match=rf"{name}:{line}: not csv: "):
+        read(folder, tmp_path, name, content)
+
+
 def test_classes_are_the_jobs_or_the_folders_or_two():
     assert class_names({"id2label": {"10": "k", "2": "b"}}, None) == ("b", "k")
     assert class_names({"id2label": {"0": "a"}}, ["x", "y"]) == ("x", "y")
