@@ -143,6 +143,13 @@ def test_classes_are_the_jobs_or_the_folders_or_two():
     assert class_names({}, None) == ("LABEL_0", "LABEL_1")
 
 
+@pytest.mark.parametrize("named", [{"a": "x", "b": "y"}, {"0": "x"}, {"-1": "x", "1": "y"}])
+def test_a_folder_that_does_not_name_classes_by_numbers(named):
+    assert class_names({"id2label": named}, ["x", "y"]) == ("x", "y")
+    with pytest.raises(JobError, match=r"id2label in its config.json names no classes by numbers"):
+        class_names({"id2label": named}, None)
+
+
 def test_an_evaluation_after_each_pass():
     words = {"model": {"family": "gpt2"}, "data": {"text": ["none"]}, "train": {"batch": 8, "eval_epochs": 1}}
     assert evaluated_by_steps(Job.model_validate(words), 100).train.eval_every == 13
