@@ -187,10 +187,10 @@ def check(definition: LanguageModel, weights: Weights, where: str) -> None:
     _check_tied(definition, weights, where)
     if found := problems(definition, weights):
         more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
-        raise FarflungError(
-            f"{where}: {'; '.join(found[:3])}{more}",
-            hint="config.json and the weights must belong together: save the model again with save_pretrained",
-        )
+        hint = "config.json and the weights must belong together: save the model again with save_pretrained"
+        if not problems(definition, weights, [name for name in definition.stored if not definition.begins_anew(name)]):
+            hint = "that is the head of a classifier: name as many classes in data.classes, or take it out of the folder"
+        raise FarflungError(f"{where}: {'; '.join(found[:3])}{more}", hint)
 
 
 def _check_tied(definition: LanguageModel, weights: Weights, where: str) -> None:

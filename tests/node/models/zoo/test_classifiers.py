@@ -135,6 +135,15 @@ def test_the_head_that_a_folder_lacks_begins_anew_and_nothing_else_does(
         profile(job, 67)
 
 
+def test_a_folder_with_another_number_of_classes_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    saved("bert", tmp_path)
+    job = job_of(tmp_path)
+    job = job.model_copy(update={"data": job.data.model_copy(update={"classes": [*NAMES, "more"]})})
+    with pytest.raises(FarflungError, match=r"classifier\.weight has the shape") as caught:
+        profile(job, 67)
+    assert "name as many classes in data.classes" in str(caught.value.hint)
+
+
 def test_what_has_no_such_head_or_hands_on_more_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bertt"}')
     with pytest.raises(FarflungError, match="no sequence classification for the family 'bertt'; it has it for 'bert'"):
