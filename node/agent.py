@@ -49,9 +49,10 @@ def run(
     """Join the run of ``link`` and train in it; ``emit`` gets the node's events. Returns the exit status.
 
     ``island``: how many devices the node has, from ``device`` on. ``own_data``: reads this node's private data, for a
-    run whose nodes have their own. A node that has lost the run, or was in it before and does not reach it, joins
-    again under its key until its owner has had enough (`node/rejoin.py`). ``patience``: seconds that it looks for a
-    coordinator that does not answer; None: none at a first join, for ever later.
+    run whose nodes have data of their own. A node that has lost the connection to the run, or that was in the run
+    before and cannot reach it, joins again under its key until its owner ends it (`node/rejoin.py`). ``patience``:
+    seconds for which the node looks for a coordinator that does not answer. None: 0 s at a first join, without limit
+    after that.
 
     Raises:
         FarflungError: the node could not join, was refused, or the run failed; ``status`` says which.
@@ -82,7 +83,7 @@ class Lives:
         self._patience = patience
         self._crashes, self._backoff = Crashes(), Backoff()
         self._lost = time.monotonic()
-        """When it began to look for the run."""
+        """When this node began to look for the run (``time.monotonic``)."""
 
     def run(self, devices: int) -> None:
         """Runs one life after the other. Raises the error that ends the last one."""
@@ -99,23 +100,23 @@ class Lives:
                 pause, told = self._again(problem, begun)
             self._tell("warning", message=told)
             self._owner.listens = False
-            gc.collect()  # the life before, as large as the next one
+            gc.collect()  # frees the memory of the life that ended: the next one needs as much
             if wish := wait(pause, self._owner):
                 self.left(wish.why)
                 return
 
     def _again(self, problem: FarflungError, begun: float) -> tuple[float, str]:
-        """Seconds until the next life, after this end of one that began then, and the words for it. Raises the problem
-        where there is to be none."""
+        """(seconds until the next life, the sentence that tells of it) after a life that began at ``begun`` and ended
+        by ``problem``. Raises ``problem`` if there is to be no next life."""
         owner, past, settings, patience = self._owner, self._past, self._settings, self._patience
         if isinstance(problem, IoEnded):
-            if owner.taken_away or not self._crashes.again():  # a machine that goes is not worth a new one
+            if owner.taken_away or not self._crashes.again():  # not on a machine that is being taken away
                 raise problem
             return 0.0, f"{problem.message}: this node joins again under its key, with what the others hold"
         was_in = past.joined or keeps_key(settings.cache, settings.link.run, past.name)
         now = time.monotonic()
         if isinstance(problem, Parted) or past.entered >= begun:
-            self._lost = now  # until now it was in
+            self._lost = now  # the life that just ended was in the run until now
         looked = now - self._lost
         if owner.taken_away or not mends(problem, was_in, patience, looked):
             raise problem

@@ -1,7 +1,7 @@
 """What every part of a node needs to know: its name, the job of the view, and how to reach others.
 
-A context is frozen and belongs to one view; the next view's is a copy with the values that have changed
-(``dataclasses.replace``). So what is finished of an earlier view is finished with that view's job.
+A context is frozen and belongs to one view; the next view gets a copy with its own values (``dataclasses.replace``).
+So work that is left over from an earlier view is finished with that earlier view's job.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class NodeContext:
     wire: Wire
     clock: StepClock
     emit: Callable[[dict[str, Any]], None]
-    """Takes the events that the person at this node sees."""
+    """Shows an event to the person at this node."""
     pump: Callable[[float], None]
-    """``pump(timeout)``: handle whatever has arrived, waiting up to so many seconds for the first of it. An order of
-    the coordinator may come out of it as an exception (node/training/endings.py)."""
+    """``pump(timeout)``: handle all messages that have arrived; wait up to ``timeout`` seconds for the first. An order
+    of the coordinator may be raised from it as an exception (node/training/endings.py)."""
     view: int = 0
     """The view's number; 0 before the first."""
 
     def send(self, to: str, header: data_pb2.Header, payload: Payload, priority: int) -> None:
-        """Send to a member of the view that the wire is in; what is meant for one that has gone is dropped."""
+        """Send to a member of the view that the wire is in; a message to a node that is no member is dropped."""
         if to not in self.wire.members:
             return
         if self.clock.spans is None:

@@ -22,14 +22,14 @@ from .promises import Broken
 
 
 class Past:
-    """State that one life of this process leaves for the next. ``name``: the node's, empty where none is known."""
+    """State that one life of this process leaves for the next. ``name``: the node's name, empty if not yet known."""
 
     def __init__(self, name: str) -> None:
         self.name, self.joined, self.entered = name, False, -math.inf
         self._device: Device | None = None
 
     def measured(self, device: str) -> Device:
-        """The device, which takes seconds to measure and is the same in all lives."""
+        """The measured device; measured once, because it takes seconds and is the same in all lives."""
         if self._device is None:
             self._device = measure_device(device)
         copied = Device()
@@ -38,8 +38,8 @@ class Past:
 
 
 def check_secure(link: Link, insecure: bool, required: bool = False) -> None:
-    """Raises FarflungError for a link without TLS unless ``insecure`` allows it, and Broken where TLS is
-    ``required``."""
+    """Checks a link without TLS. Raises Broken if TLS is ``required``, else FarflungError unless ``insecure`` allows
+    it."""
     if link.insecure and required:
         raise Broken("this node is to join only with 'tls', and this link is of a run without", "ask for another link")
     if link.insecure and not insecure:
@@ -68,7 +68,7 @@ def enter(
     found = within(measure(), limits)
     joined = join(link, found, name, advertise or "", cache, listen or "")
     if lock is None:
-        with contextlib.suppress(FarflungError):  # without TLS nobody remembers names, and several may share one
+        with contextlib.suppress(FarflungError):  # without TLS no key goes with a name, so the lock is not needed
             lock = one_of_a_name(cache, link.run, joined.name)
     return joined, lock
 

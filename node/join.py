@@ -35,7 +35,7 @@ JOIN_TIMEOUT = 60.0
 """Seconds for the coordinator's answer: it dials back first, and may still be preparing its data."""
 PART_TIMEOUT = 6.0
 LONGEST_LIFE = 10 * 366 * 86400.0
-"""Seconds of a certificate's life that are not absurd."""
+"""Seconds: a node refuses a certificate that is to live so long, or longer."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ def join(
     cache      folder that keeps the node's key for the next join.
     listen     HOST:PORT to listen on, where it differs from what is advertised (behind a forwarded port).
 
-    FarflungError as in `find`, and when the port is taken; Refused with the coordinator's sentence (NotNow: it may
-    pass), and where what it answers cannot be meant (`proto.words.border`): nothing was written then.
+    FarflungError as in `find`, and when the port is taken. Refused with the coordinator's sentence (NotNow: a later try
+    may succeed). Hostile where its answer is not valid (`proto.words.border`): then no file has been written.
     """
     if name and (why := names.mistake(name)):
         raise FarflungError(why, f"use {names.RULE}, e.g. --name lab-3")
@@ -177,8 +177,8 @@ def join(
 
 
 def part(address: str, pinned: bytes, session: tuple[str, str, str], why: str) -> None:
-    """Say goodbye in a session (name, id, secret) that has no I/O process: else the coordinator waits for it. If the
-    coordinator does not hear it, it takes longer to see that nobody comes."""
+    """Say goodbye for a session (name, id, secret) that has no I/O process, so that the coordinator does not wait for
+    it. No error if the coordinator cannot be reached; it then notices later, by its patience."""
     with contextlib.suppress(grpc.RpcError), rpc.blocking_coordinator_channel(address, pinned) as channel:
         words = [Report(hello=Hello(session=session[1])), Report(goodbye=Goodbye(why=why))]
         orders = rpc.coordinator_stub(channel).Attend(
@@ -214,13 +214,13 @@ def _ask(link: Link, pinned: bytes, request: JoinRequest) -> JoinReply:
 
 
 def ended_by(details: str, code: str) -> str:
-    """The part of gRPC's words that says something: the last one, unless that is "OK", as of a failed handshake."""
+    """The informative part of gRPC's ``details``: the last one that is not "OK" (a failed handshake ends in "OK")."""
     parts = [part for one in details.split(": ") if (part := printable(one).strip()) and part != "OK"]
     return parts[-1] if parts else code
 
 
 def _accepted(reply: JoinReply, wished: str) -> JoinReply:
-    """The answer as it must be. Refused by the coordinator, or by this node."""
+    """The checked answer. Refused (or NotNow, RunOver): the coordinator refuses the node. Hostile: it is not valid."""
     checked(reply)
     if reply.refused:
         raise (RunOver if reply.over else NotNow if reply.passes else Refused).of(reply.refused)
@@ -234,7 +234,7 @@ def _accepted(reply: JoinReply, wished: str) -> JoinReply:
 
 
 def _advertised(advertise: str, local_host: str) -> tuple[str, int]:
-    """(host, port or 0) that peers are told."""
+    """(host, port) that peers are told; port 0: any free one."""
     if not advertise:
         return local_host, 0
     if re.fullmatch(r"[^:]+|\[[^\]]+\]", advertise):  # a host alone

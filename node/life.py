@@ -1,4 +1,4 @@
-"""One life of a node: join, train until the run is done or the node's owner has had enough, leave."""
+"""One life of a node: join, train until the run is done or the node's owner ends it, leave."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Settings:
 
 
 def live(settings: Settings, owner: Owner, past: Past, island: Island | None, emit: Emit) -> None:
-    """One life. ``past``: of those before, which it adds to.
+    """One life. ``past``: what earlier lives left; this one adds to it.
 
     Raises:
         FarflungError: the node could not join, was refused, or the run failed; ``status`` says which.
@@ -97,7 +97,7 @@ class Life:
         self._device = torch.device("cpu")
         run = settings.link.run
         self._pieces = below(settings.cache, f"pieces-{run}-{joined.name}")
-        """The folder of the corpus' pieces, where it is larger than the disk."""
+        """The folder for pieces of the corpus, where the corpus is larger than the disk."""
         self._rests = below(settings.cache, f"rests-{run}-{joined.name}")
         self._kept: Rests | None = None
         self._trainer: Trainer | None = None
@@ -133,7 +133,7 @@ class Life:
     # ---- before it trains ------------------------------------------------------------------
 
     def _promised(self) -> Promises:
-        """The run is what the owner was promised, and insists on. Broken: it is not."""
+        """Checks the run against what its owner insists on, and tells the owner its terms. Broken: it does not fit."""
         joined, settings = self._joined, self._settings
         said = terms(joined.job, self._owner.limits, not settings.link.insecure)
         self._tell("terms", terms=said)
@@ -146,7 +146,7 @@ class Life:
         joined = self._joined
         self._device = find_device(self._settings.device)
         if joined.job.model.build is None:
-            # Seconds of work, which nobody waits for: no view counts on a node before its I/O process says hello.
+            # This takes seconds but delays no view: a node is in none before its I/O process has said hello.
             importlib.import_module("transformers.modeling_utils")
         told = beside_cuda(self._device, joined.job.updates.mode)
         if told:
@@ -157,7 +157,7 @@ class Life:
     # ---- training --------------------------------------------------------------------------
 
     def _train(self, wire: ProcessWire, promises: Promises) -> None:
-        """Until it is stopped; ``_why`` says by what."""
+        """Train until stopped; sets ``_why``, the reason that the goodbye gives."""
         try:
             self._trainer = self._trains(wire, promises)
             self._owner.listens = True
@@ -171,7 +171,7 @@ class Life:
             self._why = problem.message
             raise
         except (FarflungError, torch.OutOfMemoryError) as problem:
-            private = isinstance(problem, OwnDataUnusable)  # what it says may quote the files
+            private = isinstance(problem, OwnDataUnusable)  # its message may quote the files
             self._why = "failed: " + ("its own data are not usable" if private else str(problem))
             raise
 
@@ -186,7 +186,7 @@ class Life:
             trained = private
             if trained is None:
                 trained = source.shared(wire.fetch_later, self._pieces, owner.limits.disk, self._say)
-            kept = None if owner.limits.disk else settings.cache  # a limit is for what trains: sets stay in memory
+            kept = None if owner.limits.disk else settings.cache  # with a disk limit, evaluation sets stay in memory
             return with_sets(trained, joined.facts, fetch, kept)
 
         if island is not None:
@@ -210,7 +210,7 @@ class Life:
         )
 
     def _stopped(self, stopped: Stopped) -> None:
-        """By the coordinator, or because the run is over. Raises what the run has failed with."""
+        """The coordinator stopped this node, or the run is over. Raises the error that the run failed with, if any."""
         self._why = stopped.why
         error = error_of(stopped)
         if error is not None:

@@ -19,15 +19,16 @@ GONE_SECONDS = 18.0
 class Terminated(BaseException):
     """SIGTERM: the machine is about to be taken away, and there is nothing to hand over, or no time left.
 
-    Raised by a signal handler, in the middle of anything: whoever takes all Exceptions must not take it.
+    A signal handler raises it at any point of the program. It is a BaseException so that ``except Exception`` does not
+    catch it.
     """
 
 
 def obey_signals(owner: Owner) -> None:
-    """From here on signals are the owner's wishes."""
+    """Install the signal handlers, which turn signals into the owner's wishes."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: the goodbye must not be broken off
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the goodbye
         owner.taken_away = True
         if not owner.listens:
             raise Terminated
@@ -45,5 +46,5 @@ def obey_signals(owner: Owner) -> None:
 
 
 def out_of_danger() -> None:
-    """The node leaves: the time after SIGTERM does not end it any more."""
+    """The node is leaving: cancel the timer that SIGTERM started."""
     signal.setitimer(signal.ITIMER_REAL, 0)

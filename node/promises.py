@@ -1,7 +1,7 @@
 """The terms that a node's owner agreed to, enforced by the node itself: the coordinator is not trusted with them.
 
-The owner sees the job once, at the join (`terms`); so every view is held against that job, and one that breaks it is
-refused by its number: the node leaves. Pure.
+The owner sees the job once, at the join (`terms`); so every view is compared with that job. A node refuses a view that
+breaks it, with an error that has the view's number, and leaves. Pure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..scheduler.workloads.ladder import link_ladder
 from .device.limits import Limits
 
 _MOST = 1 << 53
-"""Numbers up to here are whole in every language, and far beyond what a run has."""
+"""Integers up to here are exact as a float64 too, and far larger than any number of a run."""
 _PREFIXES = ("model", "tokenizer")
 _DATA = ("data/tokens", "data/counts", "data/eval", "data/eval_counts")
 _MOST_SETS = 64
@@ -35,7 +35,7 @@ _SAME_VERSION = "has the coordinator the same version of farflung?"
 
 
 class Broken(Refused):
-    """What the coordinator wants is not what this node's owner was promised."""
+    """The coordinator asks for something else than this node's owner agreed to."""
 
 
 # ---- what may be insisted on ----------------------------------------------------------------
@@ -72,7 +72,7 @@ REQUIREMENTS: dict[str, tuple[str, Callable[[Job], str]]] = {
 
 
 def required_of(text: str | None) -> frozenset[str]:
-    """The words of ``--require``, which commas part. FarflungError: one that there is not."""
+    """The words of ``--require``, separated by commas. FarflungError: an unknown one."""
     words = frozenset(word.strip() for word in (text or "").split(",") if word.strip())
     if unknown := sorted(words - REQUIREMENTS.keys()):
         known = "; ".join(f"{word}: {about}" for word, (about, _) in REQUIREMENTS.items())
@@ -85,7 +85,7 @@ def required_of(text: str | None) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Promises:
-    """What this node joined for. ``check_codec``: whether a codec exists and fits its place."""
+    """The job that this node's owner agreed to. ``check_codec`` raises if a codec does not exist or fit its place."""
 
     name: str
     job: Job
@@ -103,7 +103,7 @@ class Promises:
             raise Broken(f"the job of this run breaks a rule: {why}", _SAME_VERSION)
 
     def read_view(self, view: View) -> tuple[Plan, Job]:
-        """The plan and the job of a view. Broken, with the view's number: it is none, or breaks a promise."""
+        """The plan and the job of a view. Broken, with the view's number: they cannot be read, or break a promise."""
         try:
             plan = Plan.from_json(view.plan)
             job = read_job(view.job) if view.job else self.job
@@ -166,7 +166,7 @@ def _may_have(job: Job, codec: str) -> bool:
 
 
 def terms(job: Job, limits: Limits | None = None, secure_link: bool = True) -> list[str]:
-    """What a run does with the machine of a node, a sentence each; with the limits that its owner set."""
+    """What a run does with a node's machine, and which limits its owner set: a sentence for each."""
     updates, data = job.updates, job.data
     alone = data.where == "node" or job.parallel.stages == 1
     model = job.model.family or job.model.pretrained or job.model.build or "a model that its members bring"
@@ -214,7 +214,7 @@ def terms(job: Job, limits: Limits | None = None, secure_link: bool = True) -> l
 
 
 def read_job(text: str) -> Job:
-    """The job that a coordinator sent. Hostile: it is none."""
+    """The job that a coordinator sent. Hostile: the text is no valid job."""
     try:
         return Job.model_validate_json(text)
     except ValidationError as error:
@@ -222,7 +222,7 @@ def read_job(text: str) -> Job:
 
 
 def read_facts(text: str) -> Facts:
-    """What a coordinator says of data and model. Hostile: numbers out of range, digests or names that are none."""
+    """The facts that a coordinator sent. Hostile: a number out of range, or an invalid digest or name."""
     try:
         facts = Facts.model_validate_json(text)
     except ValidationError as error:
@@ -248,12 +248,12 @@ def read_facts(text: str) -> Facts:
 
 
 def job_in(status: dict[str, object]) -> Job | None:
-    """The job that a coordinator's status tells of, if it does. Hostile: it is none."""
+    """The job in a coordinator's status; None if the status has none. Hostile: it is no valid job."""
     told = status.get("job")
     return read_job(json.dumps(told)) if isinstance(told, dict) else None
 
 
 def _first(error: ValidationError) -> str:
-    """What is wrong first, and where."""
+    """The first mistake and the key that has it, as "KEY: MESSAGE"."""
     wrong = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return border.printable(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}")

@@ -1,8 +1,8 @@
 """When a node that has lost its run, or not found it again, joins again by itself.
 
-A machine is suspended, a line is down for a minute, a router starts again, everything starts after a power cut and
-this machine first: waiting mends it, and nobody sits in front of the node. What waiting cannot mend ends it: the run is
-over, a person has put it out, another machine has its key.
+Waiting mends a suspended machine, a line that is down for a minute, a router that restarts, or a power cut after which
+this machine starts before the coordinator's; so the node tries again without a person. Where waiting cannot help, the
+node ends: the run is over, a person has put the node out, another machine has its key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .device.limits import Owner, Wish
 
 FIRST_S, LONGEST_S, GROWTH = 1.0, 60.0, 2.0
 SETTLED_S = 300.0
-"""Seconds after which a life counts as successful: the next pause is short again."""
+"""A life that lasted so many seconds counts as successful: the next pause is the shortest again."""
 _LOOK_S = 0.5
 MOST_CRASHES, CRASHES_SECONDS = 3, 3600.0
 
@@ -28,13 +28,14 @@ class RunOver(NotNow):
 
 
 class Crashes:
-    """How often the I/O process has ended: a few times are worth a new one, more are a fault of this machine."""
+    """Counts unexpected ends of the I/O process: after a few the node starts again, more are a fault of this
+    machine."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._times = clock, deque[float](maxlen=MOST_CRASHES)
 
     def again(self) -> bool:
-        """The I/O process has ended once more: whether to start again."""
+        """Count another end of the I/O process. Returns whether the node starts again."""
         now = self._clock()
         often = len(self._times) == MOST_CRASHES and now - self._times[0] < CRASHES_SECONDS
         self._times.append(now)
@@ -56,11 +57,11 @@ class Backoff:
 
 
 def mends(problem: FarflungError, was_in: bool, patience: float | None = None, looked_s: float = 0.0) -> bool:
-    """Whether waiting may mend what has ended a life, or kept one from beginning. ``was_in``: this machine has a key
-    with which it was in the run; without one a wrong address is the likelier reason, and is to be said at once.
+    """Whether waiting may mend ``problem``, which ended a life or prevented one. ``was_in``: this machine has a key
+    with which it was in the run; without one a wrong address is the likelier reason, and the person is told at once.
 
-    ``patience``: seconds that the owner lets it look for a coordinator that does not answer or take it, None where the
-    owner has said nothing; it has looked for ``looked_s``."""
+    ``patience``: for how many seconds the node looks for a coordinator that does not answer or does not take it; None:
+    the owner set none. ``looked_s``: seconds that it has looked so far."""
     if isinstance(problem, RunOver):
         return False
     if patience is None:
@@ -69,7 +70,7 @@ def mends(problem: FarflungError, was_in: bool, patience: float | None = None, l
 
 
 def told(problem: FarflungError, pause: float, was_in: bool = True, left_s: float = 0.0) -> str:
-    """The event for the screen. ``left_s``: how much longer the node looks for the run."""
+    """The sentence that tells the person of the next try. ``left_s``: for how many more seconds the node tries."""
     again = "joins again under its key" if was_in else "tries again"
     said = f"{problem.message}: this node {again} in {max(1.0, pause):.0f} s"
     if pause < LONGEST_S / 2 or isinstance(problem, Parted):

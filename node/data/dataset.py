@@ -56,17 +56,17 @@ class Dataset(ABC):
         """
 
     def placed(self, ids: Sequence[int]) -> tuple[Tensor, Tensor, Tensor | None]:
-        """``batch``, and the place of each token in its document (int64 [b, context]) where samples have several
-        documents, which must not see each other; else None. Of texts with a class what each token is: see
-        `job.data.labelled.kinds_of`."""
+        """``batch`` with a third tensor, int64 [b, context]: each token's index in its document where a sample has
+        several documents (which must not attend to each other), each token's kind where samples are texts with a class
+        (`job.data.labelled.kinds_of`), else None."""
         return (*self.batch(ids), None)
 
     def trained(self, ids: Sequence[int]) -> int | None:
-        """How many targets of these samples train. None: as many as a sample has."""
+        """How many targets of these samples count in the loss. None: all of them."""
         return None
 
     def ahead(self, ids: Sequence[int]) -> None:
-        """Samples that will be asked for soon: what is not here yet may come while others are computed."""
+        """Announce samples that will be asked for soon, so that missing ones are fetched during other computation."""
         return None
 
 
@@ -149,11 +149,11 @@ class BuildData(Dataset):
 
 
 class OwnData(Dataset):
-    """A node's private data (``data.where = "node"``): it takes its own samples for whatever ids it is given.
+    """A node's private data (``data.where = "node"``): a run's sample id, modulo the number of the node's own samples.
 
-    A run's ids are a permutation of all that it draws, so a node goes through its samples evenly; validation ids go
-    through the part that it holds out. Two nodes, or one with other data after a restart, make other samples of the
-    same id: what is counted once is the draw.
+    The ids of an epoch are a permutation of 0 .. samples - 1, so a node goes through its samples evenly; validation
+    ids map to the part that the node holds out. The same id is another sample on another node, or on the same node
+    after a restart with other data: the run guarantees only that each id is drawn once an epoch.
     """
 
     def __init__(self, own: Dataset, facts: Facts) -> None:
@@ -182,7 +182,7 @@ def dataset_of(
 
 
 def dtype_of(facts: Facts) -> np.dtype[Any]:
-    """What a token is stored as. FarflungError: a kind that this version does not know."""
+    """The dtype that tokens are stored in. FarflungError: one that this version does not know."""
     dtype = DTYPES.get(facts.token_dtype)
     if dtype is None:
         raise FarflungError(f"tokens of type {facts.token_dtype!r} are not known", hint="update this node")
@@ -190,7 +190,7 @@ def dtype_of(facts: Facts) -> np.dtype[Any]:
 
 
 def _counts(facts: Facts, fetch: Fetch) -> npt.NDArray[np.uint32]:
-    """How many tokens of each row train, uint32 [samples + validation samples]."""
+    """How many targets of each row count in the loss, uint32 [samples + validation samples]."""
     rows = facts.samples + facts.validation_samples
     raw = fetch(COUNTS, 0, 4 * rows)
     if len(raw) != 4 * rows or hashlib.sha256(raw).hexdigest() != facts.artifacts.get(COUNTS):
@@ -209,8 +209,8 @@ def tokens_size(facts: Facts) -> int:
 
 
 def disk_for_tokens(job: Job, facts: Facts, cache: Path, pieces: Path, limit: int) -> int:
-    """Bytes of disk that tokens may take below ``cache`` on a node whose owner allows ``limit`` (0: no limit). Makes
-    room for them; ``pieces`` is the node's own folder of them."""
+    """Bytes of disk that tokens may take below ``cache`` on a node whose owner allows ``limit`` bytes (0: no limit).
+    Removes unused data of other runs to make room; ``pieces`` is the node's own folder of token pieces."""
     asked = int(job.data.cache_gb * 1e9)
     if not limit:
         return asked
@@ -231,10 +231,10 @@ def _fetched(fetch: Fetch, size: int, digest: str) -> bytearray:
 
 
 def _cached(fetch: Fetch, size: int, digest: str, cache: Path) -> Path:
-    """The file of the tokens below ``cache``, fetched unless it is there whole."""
+    """The file of the tokens below ``cache``; fetched if it is missing or incomplete."""
     path = below(cache, f"tokens-{digest}")
     if path.is_file() and path.stat().st_size == size:
-        path.touch()  # nobody removes it before this node holds it
+        path.touch()  # a file used just now is not removed by another process before `Held` locks it
         with contextlib.closing(Held(path)):
             if file_digest(path) == digest:
                 path.touch()
@@ -247,7 +247,7 @@ def _cached(fetch: Fetch, size: int, digest: str, cache: Path) -> Path:
             while offset < size:
                 offset += file.write(_piece(fetch, offset, min(PIECE, size - offset)))
         _check(file_digest(Path(temporary)), digest)
-        os.replace(temporary, path)  # whole or not there: another node of this machine may read it now
+        os.replace(temporary, path)  # atomic: another node of this machine sees the whole file or none
     finally:
         Path(temporary).unlink(missing_ok=True)
     return path

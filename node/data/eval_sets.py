@@ -1,6 +1,6 @@
-"""The samples of a job's evaluation sets, behind those that it trains on and holds out.
+"""The samples of a job's evaluation sets: their ids follow those of the training and the validation samples.
 
-They are an artifact of their own, ``data/eval``, in rows like those of ``data/tokens``; it is fetched when the first
+They are a separate artifact, ``data/eval``, with rows like those of ``data/tokens``; a node fetches it when the first
 evaluation needs it.
 """
 
@@ -20,7 +20,7 @@ EVAL_COUNTS = "data/eval_counts"
 
 
 class WithSets(Dataset):
-    """``data``, and behind its last id the samples of ``sets``. A batch is of one of the two."""
+    """``data``, and after its last id the samples of ``sets``. All ids of a batch belong to one of the two."""
 
     def __init__(self, facts: Facts, data: Dataset, sets: Callable[[], Dataset]) -> None:
         self.samples, self.validation_samples = facts.samples, facts.validation_samples
@@ -52,7 +52,7 @@ class WithSets(Dataset):
 
 
 def with_sets(data: Dataset, facts: Facts, fetch: Fetch, cache: Path | None) -> Dataset:
-    """``data`` with the run's evaluation sets, kept below ``cache``; itself where the run has none."""
+    """``data`` with the run's evaluation sets, which are kept below ``cache``; ``data`` itself if the run has none."""
     if not facts.sets:
         return data
     alone = facts_of_sets(facts)
@@ -65,7 +65,7 @@ def with_sets(data: Dataset, facts: Facts, fetch: Fetch, cache: Path | None) -> 
 
 
 def facts_of_sets(facts: Facts) -> Facts:
-    """Facts of a run that has nothing but the sets."""
+    """Facts that describe the evaluation sets as if they were all of a run's data."""
     counts = {COUNTS: facts.artifacts[EVAL_COUNTS]} if EVAL_COUNTS in facts.artifacts else {}
     return facts.model_copy(
         update={

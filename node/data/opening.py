@@ -19,11 +19,11 @@ OpenOwnData = Callable[[Job, Facts, Fetch, Path, Emit], Dataset]
 
 
 class OwnDataUnusable(FarflungError):
-    """Something is wrong with this node's private files. What it is stays here: it may quote them."""
+    """This node's private files cannot be used. The message is not sent to anybody, because it may quote the files."""
 
 
 class DataSource:
-    """Of one node in one run."""
+    """Opens the data of one node in one run."""
 
     def __init__(self, job: Job, facts: Facts, fetch: Fetch, cache: Path, allow_code: Sequence[str] = ()) -> None:
         self._job, self._facts, self._fetch, self._cache, self._allow_code = job, facts, fetch, cache, allow_code
@@ -53,11 +53,11 @@ class DataSource:
             raise OwnDataUnusable(problem.message, problem.hint) from problem
 
     def shared(self, fetch_later: FetchLater, pieces: Path, limit: int, say: Callable[[str, str], None]) -> Dataset:
-        """The run's tokens: whole on this node's disk, or, where that has no room, in pieces as they are needed, the
-        newest of which lie in the folder ``pieces``.
+        """The run's tokens: whole on this node's disk, or, if the disk has no room, in pieces that are fetched when
+        they are needed; the most recently used ones are kept in the folder ``pieces``.
 
-        ``limit``: bytes that the owner allows on the disk; 0: as many as there are. ``say(event, message)``: a notice
-        or a warning for the person at the node.
+        ``limit``: bytes that the owner allows on the disk; 0: no limit. ``say(event, message)``: shows a notice or a
+        warning to the person at the node.
         """
         size = tokens_size(self._facts)
         room = disk_for_tokens(self._job, self._facts, self._cache, pieces, limit)

@@ -1,4 +1,4 @@
-"""Token windows of a corpus that this node does not keep whole: pieces come when they are needed, and some stay."""
+"""Token windows of a corpus that this node does not keep whole: it fetches pieces when needed and caches some."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from ..device.disk_cache import Held
 from .dataset import TOKENS, TokenRows, dtype_of, tokens_size
 
 FetchLater = Callable[[str, int, int], Callable[[], bytes]]
-"""Asks for ``length`` bytes of an artifact from ``offset``; what it returns waits for them: `Wire.fetch_later`."""
+"""``fetch_later(name, offset, length)`` asks for ``length`` bytes of an artifact from ``offset`` and returns a function
+that waits for them and returns them (`Wire.fetch_later`)."""
 
 LEAST = 16
-"""Pieces that are kept whatever the limit: a batch must be computed from something."""
-_AHEAD = 256  # pieces that are on their way, or wait in memory to be used, at most
-_STALE = 1000  # calls after which a piece that nobody used is taken in
+"""Pieces that are kept on the disk even beyond ``limit``: with fewer, a batch would fetch the same piece again."""
+_AHEAD = 256  # at most so many pieces are being fetched, or wait in memory to be used
+_STALE = 1000  # after so many calls of `ahead`, a fetched piece that nobody used is moved from memory to the disk
 _SUM = 8  # bytes of the checksum before a piece's own
 
 
 class StreamedTokens(TokenRows):
-    """The artifact "data/tokens" by pieces: those used last stay below ``folder``, in ``limit`` bytes.
+    """The artifact "data/tokens" in pieces; the most recently used ones are kept below ``folder``, in ``limit`` bytes.
 
-    The folder belongs to one process at a time, and a later one goes on with what it finds there. What the disk does
-    not take is asked for again when it is needed again; ``warn`` hears of the first such piece.
+    The folder belongs to one process at a time; a later process uses the pieces that it finds there. A piece that the
+    disk could not store is fetched again when it is needed again; ``warn`` is called at the first such piece.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class StreamedTokens(TokenRows):
         self._coming: dict[int, tuple[int, Callable[[], bytes]]] = {}  # piece -> (when it was asked, in calls; wait)
         self._calls = 0
         self._folder, self._stem = folder, below(folder, facts.tokens_digest[:16]).name
-        self._kept: OrderedDict[int, None] = OrderedDict()  # the one used longest ago first
+        self._kept: OrderedDict[int, None] = OrderedDict()  # least recently used first
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._held = Held(folder)
@@ -62,19 +63,19 @@ class StreamedTokens(TokenRows):
             ) from None
 
     def _find(self) -> None:
-        """Go on with the pieces of an earlier process; others go."""
+        """Take over the pieces that an earlier process left in the folder; remove all other files."""
         for path in sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime):
             digest, _, number = path.name.partition("-")
             if digest == self._stem and number.isdecimal():
                 self._kept[int(number)] = None
-            else:  # of other tokens, or a piece that was not finished
+            else:  # a piece of other tokens, or an incomplete one
                 path.unlink()
         self._make_room()
 
     def ahead(self, ids: Sequence[int]) -> None:
         self._calls += 1
         stale = [piece for piece, (asked, _) in self._coming.items() if asked < self._calls - _STALE]
-        for piece in stale:  # asked for a step that a view change took away: on the disk it is in nobody's way
+        for piece in stale:  # fetched for a step that a view change cancelled: move it from memory to the disk
             self._bytes(piece)
         pieces = dict.fromkeys(piece for sample in ids for piece in self._pieces(sample))
         for piece in pieces:
@@ -107,16 +108,16 @@ class StreamedTokens(TokenRows):
         return self._fetch_later(TOKENS, begin, min(self._piece, self._size - begin))
 
     def _bytes(self, piece: int) -> bytes:
-        """A piece: from the disk, or from where it is asked."""
+        """A piece's bytes: from the disk, or fetched."""
         path = self._path(piece)
         if piece in self._kept:
             try:
                 kept = path.read_bytes()
-            except OSError:  # gone, or a disk that fails: it comes again
+            except OSError:  # removed, or the disk fails: the piece is fetched again
                 kept = b""
             if xxhash.xxh3_64_digest(kept[_SUM:]) == kept[:_SUM]:
                 self._kept.move_to_end(piece)
-                with contextlib.suppress(OSError):  # a later process would take it for one used longer ago
+                with contextlib.suppress(OSError):  # without it, only the order of use is wrong for a later process
                     os.utime(path)
                 return kept[_SUM:]
             del self._kept[piece]

@@ -1,6 +1,6 @@
-"""Where the time of a step goes on this node, by the trainer's own clock.
+"""How the time of a step divides into computing, coding and waiting, measured in the trainer's thread.
 
-On a GPU these are the times of the calling thread: queued work counts where the thread waits for it.
+On a GPU this is the time of the calling thread: queued work counts at the point where the thread waits for it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ ROW = "1 training"
 class StepClock:
     """Seconds since ``reset``: in the model and the optimiser, in codecs, and idle.
 
-    ``wire``: idle while something that was sent is not acknowledged yet, or a message is arriving. ``waiting``: idle
-    otherwise, so for the computing of others. ``spans``: what happened when, only while somebody wants to know.
+    ``wire``: idle while a message of this node is not acknowledged yet, or one is arriving. ``waiting``: idle
+    otherwise, that is, while other nodes compute. ``spans``: what happened when; None unless a trace is recorded.
     """
 
     compute: float = 0.0
@@ -37,7 +37,7 @@ class StepClock:
 
     @contextmanager
     def computing(self, what: str, detail: object = "") -> Iterator[None]:
-        """The time inside is the model's or the optimiser's."""
+        """Count the time of the ``with`` block as the model's or the optimiser's."""
         started = time.monotonic()
         yield
         seconds = time.monotonic() - started
@@ -48,7 +48,7 @@ class StepClock:
 
     @contextmanager
     def coding(self, what: str, detail: object = "") -> Iterator[None]:
-        """The time inside is a codec's."""
+        """Count the time of the ``with`` block as a codec's."""
         started = time.monotonic()
         yield
         seconds = time.monotonic() - started
@@ -57,14 +57,14 @@ class StepClock:
             self.spans.append(Span(ROW, what, started, seconds, str(detail)))
 
     def idle(self, seconds: float, under_way: bool) -> None:
-        """The trainer had nothing to do for ``seconds``."""
+        """Count ``seconds`` in which the trainer had nothing to do. ``under_way``: see ``wire`` above."""
         if under_way:
             self.wire += seconds
         else:
             self.waiting += seconds
 
     def span(self, what: str, detail: object = "") -> AbstractContextManager[None]:
-        """What is inside has a place in a trace, if there is one; no part of the step's time is counted."""
+        """Record the ``with`` block as a span of the trace, if one is recorded; it adds to none of the four sums."""
         return nullcontext() if self.spans is None else self._recorded(self.spans, what, detail)
 
     @contextmanager

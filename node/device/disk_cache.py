@@ -10,11 +10,11 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-_JUST_MADE = 60.0  # seconds in which a process may not yet have locked what it found or made
+_JUST_MADE = 60.0  # seconds: a file used within them may be in use by a process that has not locked it yet
 
 
 class Held:
-    """A file or folder that this process uses, until `close` or the process's end; several may hold one."""
+    """A shared lock on a file or folder that this process uses, until `close` or the end of the process."""
 
     def __init__(self, path: Path) -> None:
         self._handle: int | None = os.open(path, os.O_RDONLY)
@@ -27,8 +27,8 @@ class Held:
 
 
 def make_room(cache: Path, wanted: int, limit: int, own: Collection[Path]) -> int:
-    """Remove data of other runs that no process holds, those used longest ago first, until ``wanted`` bytes more fit in
-    ``limit``. Returns what is left of the limit for ``own``, which is neither counted nor removed."""
+    """Remove data that no process holds, least recently used first, until ``wanted`` bytes more fit in ``limit`` bytes.
+    Returns the bytes of the limit that are left for the paths ``own``, which are neither counted nor removed."""
     found = [path for pattern in ("tokens-*", "pieces-*") for path in cache.glob(pattern) if path not in own]
     sizes = {path: _size(path) for path in found}
     there = sum(sizes.values())
@@ -41,7 +41,7 @@ def make_room(cache: Path, wanted: int, limit: int, own: Collection[Path]) -> in
 
 
 def _remove_unused(path: Path) -> bool:
-    """Whether it is gone; it stays where a process holds it."""
+    """Remove a file or folder unless a process holds it. Returns whether it is gone."""
     if time.time() - _used(path) < _JUST_MADE:
         return False
     try:
@@ -59,7 +59,7 @@ def _remove_unused(path: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """A file, or a folder with what is in it; no error where another process was faster."""
+    """Remove a file, or a folder with its contents; no error if another process removed it first."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 

@@ -44,7 +44,7 @@ def make_key() -> bytes:
 def load_key(folder: Path, run: str, name: str) -> bytes | None:
     """The key with which this machine joined `run` as `name` before, PEM; None if it never did.
 
-    Coming back with the same key is what makes a rejoin: it takes no use of the ticket.
+    A node that joins with the key that it had before rejoins: this takes no use of the ticket.
     """
     try:
         return _key_path(folder, run, name).read_bytes()
@@ -76,7 +76,7 @@ def save_key(folder: Path, run: str, name: str, key: bytes) -> None:
 
 
 def certificate_request(key: bytes, name: str) -> bytes:
-    """A certificate request (PEM) signed by the key. The coordinator decides about the name in the certificate."""
+    """A certificate request (PEM) signed by the key. The coordinator decides which name the certificate gets."""
     private = serialization.load_pem_private_key(key, None)
     assert isinstance(private, ec.EllipticCurvePrivateKey), "make_key makes P-256 keys"
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name or "node")])
@@ -87,8 +87,9 @@ def certificate_request(key: bytes, name: str) -> bytes:
 def pinned_certificate(host: str, port: int, fingerprint: bytes, timeout: float) -> bytes:
     """The coordinator's certificate (PEM), fetched and compared with the link's fingerprint (sha256 of its DER).
 
-    It is all that later connections trust. So it must be no CA: whoever has a certificate signed by it would pass.
-    FarflungError: what answers there speaks no TLS, is another coordinator, or one of an earlier version.
+    Later connections trust this certificate alone. So it must not be a CA: a server with a certificate that the CA
+    signed would pass for the coordinator. FarflungError: the server there does not speak TLS, is another coordinator,
+    or one of an earlier version.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -147,7 +148,7 @@ def _signs_others(der: bytes) -> bool:
     try:
         constraints = x509.load_der_x509_certificate(der).extensions.get_extension_for_class(x509.BasicConstraints)
     except x509.ExtensionNotFound:
-        return True  # of version 1, say, which may sign
+        return True  # an X.509 version 1 certificate, for example, has no such limit and may sign
     return constraints.value.ca
 
 

@@ -18,7 +18,8 @@ SECONDS = 4.0
 SMALL = 536
 """Bytes of a TCP segment that every network carries."""
 _OPENING = b"\x16\x03\x01\x40\x00"
-"""A TLS record of 16 KiB: who gets less of it waits for the rest, and answers nothing."""
+"""The header of a TLS handshake record of 16 KiB: a server that has received less waits for the rest without an
+answer."""
 HINT = (
     "lower the MTU of this machine's interface, e.g. `ip link set dev IFACE mtu 1280`, or let the router or VPN on the "
     "way clamp the MSS"
@@ -26,7 +27,8 @@ HINT = (
 
 
 def black_hole(host: str, port: int) -> str:
-    """What is wrong with the way to HOST:PORT, as a sentence; empty where large packets pass, or nobody can tell."""
+    """A sentence that says in which direction large packets to HOST:PORT are lost; empty if they pass, or if the test
+    is inconclusive."""
     where = f"{host}:{port}"
     with contextlib.suppress(OSError):
         if not large_arrive(host, port):
@@ -37,7 +39,7 @@ def black_hole(host: str, port: int) -> str:
 
 
 def large_arrive(host: str, port: int) -> bool:
-    """Whether the other side acknowledges what is sent in large packets. OSError: it does not even connect."""
+    """Whether the other side acknowledges bytes sent in large packets. OSError: no connection at all."""
     with socket.create_connection((host, port), SECONDS) as connection:
         connection.sendall(_OPENING + bytes(8192))
         until = time.monotonic() + SECONDS
@@ -47,10 +49,10 @@ def large_arrive(host: str, port: int) -> bool:
 
 
 def answers(host: str, port: int, segment: int | None = None) -> bool:
-    """Whether a TLS handshake comes to an end; ``segment``: bytes that either side sends at once, at most."""
+    """Whether a TLS handshake comes to an end. ``segment``: the maximum segment size (bytes) of both sides."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # nothing is said to it
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent over this connection
     context.set_alpn_protocols(["h2"])
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     try:
@@ -66,7 +68,7 @@ def answers(host: str, port: int, segment: int | None = None) -> bool:
 
 
 def unacknowledged(connection: socket.socket) -> int:
-    """Bytes that were sent and that the other side has not acknowledged; 0 where the system does not say."""
+    """Bytes sent and not acknowledged by the other side; 0 where the operating system does not tell."""
     if sys.platform != "linux":
         return 0
     import fcntl

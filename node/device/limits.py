@@ -16,8 +16,8 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Wish:
-    """To have no place in the run: ``stays`` as a spare, or leaves. ``why`` goes on after "NAME is". ``seconds``: how
-    long it waits for a round."""
+    """The owner's wish that the node has no place in the run: it ``stays`` as a spare, or leaves. ``why`` continues the
+    sentence "NAME is ...". ``seconds``: how long the node waits for a round that takes its last contribution."""
 
     why: str
     stays: bool = False
@@ -26,7 +26,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the node may use at most; 0 is no limit. upload: bits a second; memory, disk: bytes; hours: of its life."""
+    """What the node may use at most; 0: no limit. upload: bit/s; memory, disk: bytes; hours: since the process start."""
 
     upload: float = 0.0
     memory: int = 0
@@ -56,7 +56,7 @@ class Owner:
         self.taken_away = False
         """SIGTERM has come."""
         self.listens = False
-        """A trainer looks at the wish, so that nothing has to be broken off."""
+        """Whether a trainer polls `wish`; then SIGTERM need not interrupt anything."""
 
     def wish(self) -> Wish | None:
         """What the owner wants now; None: that it trains. Looks for the file at most twice a second."""

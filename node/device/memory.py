@@ -1,7 +1,7 @@
 """How much main memory is available: on the machine, and within the limits of the containers around this process.
 
-Containers are cgroups, version 1 or 2, one inside the other; each may have a limit, and the tightest counts. What a
-cgroup has used includes the page cache, which the kernel gives back when it is asked for memory: that much is free.
+Containers are cgroups, version 1 or 2, one inside the other; each may have a limit, and the tightest counts. The usage
+of a cgroup includes the page cache, which the kernel reclaims when memory is asked for; it counts as free here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _NO_LIMIT = 1 << 60
-"""Version 1 says "no limit" by the largest number of pages that it can count."""
+"""Version 1 writes the largest number of pages that it can count where there is no limit."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ _RECLAIMABLE = ("inactive_file", "active_file", "slab_reclaimable")
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Bytes of main memory that can be used without swapping, and without a container being ended for it.
+    """Bytes of main memory that can be used without swapping, and without the kernel ending a container for it.
 
-    ``root``: where /proc and what it names are found.
+    ``root``: the folder below which /proc and the cgroup mounts lie.
     """
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError, StopIteration, ValueError), (root / "proc/meminfo").open() as lines:
@@ -68,7 +68,7 @@ def _free_within(folder: Path, version: _Version) -> int:
 
 
 def _cgroups(root: Path) -> Iterator[tuple[Path, _Version]]:
-    """The cgroups that this process is in, each with those around it, as far as they can be seen from here."""
+    """The cgroups of this process and all their ancestors, as far as the mounts show them."""
     try:
         own = (root / "proc/self/cgroup").read_text().splitlines()
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
@@ -88,7 +88,7 @@ def _cgroups(root: Path) -> Iterator[tuple[Path, _Version]]:
             continue
         top, point = before.split()[3:5]
         mounted = root / point.lstrip("/")
-        # Inside a container the mount may begin at its own cgroup, or the path at another place than is to be seen.
+        # In a container the mount may begin at the container's own cgroup, or the path may lie outside of the mount.
         below = os.path.relpath(paths[kind], top) if (paths[kind] + "/").startswith(top.rstrip("/") + "/") else "."
         here = mounted / below
         for folder in (here, *here.parents):

@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def onto(values: Tensor, device: torch.device) -> Tensor:
-    """The same values on ``device``, in the dtype they have.
+    """The same values on ``device``, in the same dtype.
 
-    From pinned memory they follow what the device was told before; from any other the host would wait until it has done
-    all of that.
+    A copy from pinned memory is queued behind the device's earlier work; a copy from pageable memory would block the
+    host until the device has finished that work.
     """
     if device.type != "cuda" or values.device.type != "cpu":
         return values.to(device)

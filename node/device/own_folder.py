@@ -1,6 +1,7 @@
 """The folder of a node: its keys, fetched data, and what it keeps beside checkpoints. Checked before the node joins.
 
-Containers run as users that no list knows, with no HOME or with HOME=/; then a person has to name a folder.
+Containers may run as a user that /etc/passwd does not have, without HOME or with HOME=/; then a person has to name a
+folder.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ _HINT = "name a folder that this user may write: --cache DIR, or set HOME"
 
 
 def own_folder(cache: Path | None = None) -> Path:
-    """``cache``, or farflung's folder below the user's own. FarflungError: this user has none."""
+    """``cache``, or ~/.cache/farflung. FarflungError: this user has no home folder."""
     if cache is not None:
         return cache
     try:
         return Path.home() / ".cache" / "farflung"
-    except RuntimeError:  # no HOME, and the user is in no list
+    except RuntimeError:  # no HOME, and the user is not in /etc/passwd
         message = f"there is no folder for this node: HOME is not set, and user {os.getuid()} has none"
         raise FarflungError(message, _HINT) from None
 
 
 def writable(folder: Path) -> Path:
-    """Creates the folder and checks that it can be written. Raises FarflungError before a ticket is used up for
-    nothing."""
+    """Creates the folder and checks that it can be written. FarflungError if not, before a use of the ticket is
+    spent."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".tried-") as file:

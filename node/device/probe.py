@@ -84,7 +84,7 @@ def _timed(left: torch.Tensor, right: torch.Tensor, device: torch.device) -> flo
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     else:
-        product[0, 0].item()  # waits for mps; on the cpu it is there already
+        product[0, 0].item()  # waits for mps; a cpu has finished already
     return (time.perf_counter() - begin) / repeats
 
 
@@ -107,7 +107,7 @@ def free_memory(device: torch.device) -> int:
 def beside_cuda(device: torch.device, mode: str) -> str:
     """A remark for people about a device that is neither a CPU nor NVIDIA's; empty for those.
 
-    FarflungError where it cannot take part in a run of this mode.
+    FarflungError where the device cannot take part in a run with ``updates.mode`` = ``mode``.
     """
     import torch
 

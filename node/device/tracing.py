@@ -1,6 +1,6 @@
 """A record of a few steps for `farflung profile`: this program's own spans, and torch.profiler's operations.
 
-Nothing is recorded, and nothing costs anything, until the coordinator asks. No number of the training changes.
+Nothing is recorded, at no cost, until the coordinator orders it. Recording changes no value of the training.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .clock import StepClock
 
 MOST_OWN = 20_000
 MOST_OPERATIONS = 30_000
-"""Spans that are kept of each kind: of the operations the longest."""
+"""How many spans of each kind are kept; of torch's operations, the longest ones."""
 _ORIGIN = "farflung: origin"
 
 Store = Callable[[str, bytes], None]
@@ -48,7 +48,7 @@ class Tracing:
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """A context for one step of training, which counts unless it is broken off."""
+        """A context for one step of training; a step that ends by an exception does not count."""
         order = self._order
         if order is not None and self._clock.spans is None and number >= order.first:
             self._begin()
@@ -60,12 +60,12 @@ class Tracing:
                 self.finish()
 
     def tick(self) -> None:
-        """Send what there is when the time is over."""
+        """Send the trace, complete or not, when the time of the order is over."""
         if self._order is not None and time.monotonic() > self._until:
             self.finish()
 
     def finish(self) -> None:
-        """Send what has been recorded of what was asked for."""
+        """Send what has been recorded of the steps of the order."""
         if self._order is None:
             return
         file = f"trace/{self._order.id}"
@@ -89,7 +89,7 @@ class Tracing:
         profiler = profile(activities=activities)
         try:
             profiler.start()
-        except RuntimeError as problem:  # a person's own loop may be profiled by that person
+        except RuntimeError as problem:  # the user of `farflung.group` may run torch.profiler already
             self._why_not = f"no operations: {problem}"[:150]
         else:
             self._profiler = profiler
@@ -99,13 +99,13 @@ class Tracing:
         self._clock.spans = []
 
     def _end(self) -> list[Span]:
-        """Stop recording; torch's operations on this node's clock."""
+        """Stop recording. Returns torch's operations as spans, with times of this node's clock."""
         self._order, self._steps, self._clock.spans = None, [], None
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return []
         profiler.stop()
-        # As it lies in torch: profiler.events() makes a tree of it first, at 0.1 ms an operation.
+        # torch's own list of events: profiler.events() would build a tree first, at 0.1 ms an operation.
         results: Any = profiler.profiler
         found = results.kineto_results.events()
         origin = next((one.start_ns() for one in found if one.name() == _ORIGIN), None)
@@ -119,7 +119,7 @@ class Tracing:
 
 
 def _row(operation: Any) -> str:
-    """Threads and streams in rows of their own."""
+    """The row of the trace that an operation is drawn in: one for each CPU thread and each device stream."""
     if operation.device_type() == DeviceType.CPU:
         return f"2 operations (thread {operation.start_thread_id()})"
     return f"3 device (stream {operation.device_resource_id()})"

@@ -1,7 +1,7 @@
-"""A checkpoint of a run as it lies in its folder: found, opened, and checked for what it lacks.
+"""A run's checkpoint folder: find it, open it, and check that it is complete.
 
 It is STATE/checkpoints/step-NNNNNNNN: manifest.json, which has the job and the facts, and safetensors files with fp32
-tensors named by parameter (and "optimizer.*", which is left out here).
+tensors named by parameter (and "optimizer.*", which is not read here).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..models.weights.pretrained import PREFIX
 
 OPTIMIZER = "optimizer."
 BESIDE = 1e-3
-"""Fraction of the norm moved in the run that may be left outside the weights at its end."""
+"""Residuals whose norm is below this fraction of the norm of the weights' change since the start are not mentioned."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Checkpoint:
 
 
 def beside(state: Path, step: int | None = None) -> str:
-    """What the nodes of a run held beside a checkpoint's weights as it was made, in a sentence; empty where that is
-    next to nothing. A run that goes on from it has that again; whoever takes its weights does without."""
+    """A sentence on how large the residuals were that the nodes held when the checkpoint was made; empty if they were
+    below BESIDE. The checkpoint's weights lack them; a run that resumes from the checkpoint has them again."""
     manifest = _manifest(find_checkpoint(Path(state), step).folder / "manifest.json")
     files = [said for said in manifest.get("meta", {}).values() if isinstance(said, dict)]
     norms = [math.hypot(*(float(said.get(key, 0.0)) for said in files)) for key in ("unsent", "moved")]
@@ -54,7 +54,8 @@ def beside(state: Path, step: int | None = None) -> str:
 
 
 def find_checkpoint(state: Path, step: int | None = None) -> Checkpoint:
-    """The checkpoint of a state folder, of a folder of checkpoints, or the one that ``state`` itself is."""
+    """The newest checkpoint, or that of ``step``, in ``state``: a state folder, a folder of checkpoints, or one
+    checkpoint."""
     if not state.is_dir():
         raise FarflungError(f"there is no folder {state}", hint="give the run's state folder, such as runs/NAME")
     manifests = [state / "manifest.json"] if (state / "manifest.json").is_file() else []

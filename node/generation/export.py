@@ -40,10 +40,10 @@ def export(state: Path, out: Path, step: int | None = None, merge: bool = False)
     """Writes a checkpoint of the run in ``state`` (the newest unless ``step`` says which) to the new folder ``out``.
 
     Language models: config.json, weights, tokenizer files and generation_config.json. Models of a ``build``:
-    model.safetensors and a note. Of adapters ([model.lora]): a folder that `peft` loads, and transformers where `peft`
-    is installed; with ``merge`` the pretrained model with them added. The folder is there whole or not at all. Raises
-    FarflungError when there is no such checkpoint, a tensor is missing, the pretrained folder has changed, or ``out``
-    has something in it.
+    model.safetensors and a note. Adapters ([model.lora]): a folder that `peft` loads (and transformers where `peft` is
+    installed), or with ``merge`` the pretrained model with the adapters added. The folder is written whole or not at
+    all. Raises FarflungError when there is no such checkpoint, a tensor is missing, the pretrained folder has changed,
+    or ``out`` is not empty.
     """
     checkpoint = find_checkpoint(Path(state), step)
     out = Path(out)
@@ -63,7 +63,7 @@ def export(state: Path, out: Path, step: int | None = None, merge: bool = False)
 
 
 def _open_to_readers(folder: Path) -> None:
-    """Temporary folders and safetensors files are private; an export has the permissions of any new file."""
+    """Give the export the permissions of any new file: temporary folders and safetensors files are private."""
     mask = os.umask(0)
     os.umask(mask)
     folder.chmod(0o777 & ~mask)
@@ -72,7 +72,7 @@ def _open_to_readers(folder: Path) -> None:
 
 
 def write_export(checkpoint: Checkpoint, folder: Path, merge: bool) -> None:
-    """Writes everything of an export into an existing empty folder."""
+    """Writes all files of an export into an existing, empty folder."""
     job, facts = checkpoint.job, checkpoint.facts
     with ExitStack() as stack:
         tensors = open_tensors(checkpoint, stack)
@@ -113,7 +113,7 @@ def _write_fresh(definition: LanguageModel, tensors: Mapping[str, Read], folder:
     config.use_cache = True
     config.save_pretrained(folder)
     stored = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    stored.pop("dtype", None)  # its name since transformers 5, which reads the old one too
+    stored.pop("dtype", None)  # the key's name since transformers 5, which still reads the old "torch_dtype"
     (folder / CONFIG).write_text(json.dumps({**stored, "torch_dtype": "float32"}, indent=2), encoding="utf-8")
     transformers.GenerationConfig.from_model_config(config).save_pretrained(folder)
 
@@ -126,8 +126,8 @@ def _write_fresh(definition: LanguageModel, tensors: Mapping[str, Read], folder:
 def _write_classifier(
     definition: ClassifierModel, weights: Weights, tensors: Mapping[str, Read], source: Path, folder: Path
 ) -> None:
-    """A fine-tuned classifier, in the types of the folder that it started from, without what that has for other tasks;
-    config.json says what its classes are."""
+    """A fine-tuned classifier, in the dtypes of the folder that it started from, without that folder's heads for other
+    tasks; config.json names the classes."""
     kept = {name: weights.stored_name(definition, name) for name in definition.shapes}
     types = {name: DTYPES[weights.slot(stored).dtype] for name, stored in kept.items() if stored is not None}
     usual = max(types.values(), key=list(types.values()).count, default=torch.float32)
@@ -171,11 +171,11 @@ def _save_grouped(definition: LanguageModel, tensors: Mapping[str, Read], folder
 def _write_like(
     definition: LanguageModel, weights: Weights, tensors: Mapping[str, Read], source: Path, folder: Path
 ) -> None:
-    """A fine-tuned model: the source's files, with the trained values in the source's types."""
+    """A fine-tuned model: the source's files, with the trained values in the source's dtypes."""
     parameter_of, made_of = {}, {}
     for name in definition.stored:
         if name not in tensors:
-            continue  # it does not train: as it was
+            continue  # it does not train: keep the source's value
         stored = weights.stored_name(definition, name)
         if stored is not None:
             parameter_of[stored] = name
@@ -199,7 +199,7 @@ def _write_like(
                 written |= {
                     one: values.to(dtype, copy=True) for one, values in whole.items() if weights.file_of[one] == file
                 }
-            else:  # not a parameter of the model, such as GPT-2's old causal masks: as it was
+            else:  # not a parameter of the model, such as GPT-2's old causal masks: copy it
                 with safe_open(source / file, framework="pt") as whole_file:
                     written[stored] = whole_file.get_tensor(stored)
         _save(written, below(folder, file))
@@ -250,7 +250,7 @@ float32: the parameters that were trained.
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    # Two names of a tied parameter may stand in one file; safetensors wants memory of their own for them.
+    # Both names of a tied parameter may be in one file; safetensors requires separate memory for each.
     separate: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():

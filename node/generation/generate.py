@@ -38,8 +38,9 @@ def generate(
     ``folder`` is an exported folder, or the state folder of a run, whose checkpoint of ``step`` (the newest unless
     given) is used. The same ``seed`` gives the same text; ``temperature`` 0 always takes the likeliest token. Runs on
     the CPU. ``through`` "model": the whole model in memory, from an export to a temporary folder; "layers": one layer
-    in memory at a time, which reads the checkpoint once a token; None: layers where the model does not fit the memory
-    that is available, which ``say`` is told. Raises FarflungError for an empty prompt or a model that has no text.
+    in memory at a time, which reads the checkpoint once per token; None: "layers" if the model does not fit the
+    available memory (``say`` is called with a sentence then), else "model". Raises FarflungError for an empty prompt or
+    a model that writes no text.
     """
     folder = Path(folder)
     if not prompt:
@@ -71,7 +72,7 @@ def generate(
 def _too_large(checkpoint: Checkpoint) -> str:
     """Why the whole model can't be loaded here; empty where it can."""
     definition = model_of(checkpoint.job, checkpoint.facts)
-    # Loading holds a weights file beside the model, and so does the export before it.
+    # Loading needs memory for a weights file beside the model; so does the export before it.
     size = 4 * sum(math.prod(shape) for shape in definition.stored.values())
     needed, available = size + min(size, LARGEST_FILE), available_memory()
     if needed <= available:
@@ -118,7 +119,7 @@ def _continue(folder: Path, prompt: str, tokens: int, seed: int, temperature: fl
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         while (left := start + tokens - ids.shape[1]) > 0:
-            # A model sees at most `longest` tokens: where the text is longer, its last half goes on.
+            # A model sees at most `longest` tokens: of a longer text it is given the last `longest` // 2.
             seen = ids if ids.shape[1] < longest else ids[:, -max(1, longest // 2) :]
             count = min(left, longest - seen.shape[1])
             new = model.generate(seen, **_settings(model, tokenizer.end, seen, count, temperature))[:, seen.shape[1] :]

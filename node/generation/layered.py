@@ -1,7 +1,7 @@
-"""Text from a checkpoint whose model no memory holds: one layer after the other is read, computed and dropped.
+"""Text from a checkpoint whose model does not fit in memory: each layer is read, computed and dropped in turn.
 
-Every token reads the whole checkpoint again and computes the whole text again (no keys and values are kept), so it
-takes the time that the disk needs for the model. Memory: the largest layer, float32, and the text's activations.
+Every token reads the whole checkpoint again and computes the whole text again (there is no key-value cache), so a token
+takes as long as reading the model from the disk. Memory: the largest layer in float32, and the text's activations.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def _layer(
 
 
 def _reader(checkpoint: Checkpoint, definition: LanguageModel, stack: ExitStack) -> Callable[[str], Tensor]:
-    """Values of any parameter, float32: from the checkpoint, or, where it is frozen, from the model folder."""
+    """A function from a parameter's name to its values, float32: from the checkpoint, or, if the parameter is frozen,
+    from the model folder."""
     tensors = open_tensors(checkpoint, stack)
     check_whole(checkpoint, definition, tensors)
     weights = None

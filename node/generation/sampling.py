@@ -1,4 +1,4 @@
-"""How a text grows, token by token: the one definition for every way in which logits are made."""
+"""How the next token is drawn and which tokens the model sees: the same for a whole model and layer by layer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 def next_token(logits: Tensor, temperature: float, generator: torch.Generator) -> int:
     """The token that follows, drawn from softmax(logits / temperature); with temperature 0 the likeliest.
 
-    ``logits``: [vocabulary], of any float type, on any device; ``generator`` is of the CPU, where the draw is made, so
-    that a seed gives the same text on every device whose logits are the same. ValueError where they are not finite.
+    ``logits``: [vocabulary], any float dtype, any device. ``generator``: a CPU generator; the draw is made on the CPU,
+    so that equal logits give the same text on every device. ValueError: the logits are not finite.
     """
     logits = logits.detach().float().cpu()
     if not bool(torch.isfinite(logits).all()):
@@ -21,8 +21,9 @@ def next_token(logits: Tensor, temperature: float, generator: torch.Generator) -
 
 
 def window_start(start: int, total: int, longest: int) -> int:
-    """Where the tokens begin that a model sees, of a text of ``total`` tokens that it saw from ``start`` on.
+    """The index of the first token that the model is given, in a text of ``total`` tokens. ``start``: the index for the
+    token before.
 
-    A model sees fewer than ``longest`` tokens, its context; where there are more, the last half of that goes on.
+    The model is given fewer than ``longest`` tokens (its context); if there are more, the last ``longest`` // 2.
     """
     return start if total - start < longest else total - max(1, longest // 2)

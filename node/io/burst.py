@@ -1,8 +1,8 @@
-"""How long a burst that measures a link goes on, and what bandwidth it found. Pure: acknowledgements and times in.
+"""How long a burst that measures a link lasts, and which bandwidth it found. Pure: acknowledgements and times in.
 
 A new connection starts slowly: TCP sends about 15 kB in the first round trip and doubles that in each of the next.
-Filling 100 Mbit/s takes 3 s at 300 ms, and a tenth of a second at 10 ms. So a burst ends when its rate has stopped
-growing, not by the clock alone, and only what arrived after that counts.
+Filling 100 Mbit/s takes 3 s at a round trip of 300 ms, and 0.1 s at 10 ms. So a burst ends when its rate has stopped
+growing, not by the clock alone, and only the messages that arrived while the link was full count.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from itertools import pairwise
 MESSAGE = 64 << 10
 """Bytes of one message: small enough for a link of 0.2 Mbit/s to deliver some in time."""
 FIRST_WINDOW, IN_FLIGHT = 2, 1024
-"""Messages that may be unacknowledged, at first and at most: 64 MiB, over the bandwidth-delay product of 1 Gbit/s at
-300 ms."""
+"""Messages that may be unacknowledged, at first and at most. At most 64 MiB, which is more than the bandwidth-delay
+product of 1 Gbit/s and 300 ms."""
 PERIOD_S, PERIOD_MESSAGES = 0.05, 4
 """A rate is measured over at least a round trip, this many seconds and this many messages: acknowledgements come in
 batches."""
@@ -26,18 +26,19 @@ STILL = 3
 FULL = 0.8
 """The link counts as full from the first two periods that reached this fraction of the second-fastest pair's rate."""
 FEWEST = 8
-"""Messages that must have arrived for a burst to end by the clock: fewer say how busy this machine is, not the link."""
+"""Messages that must have arrived before a burst may end early: the rate of fewer tells the machine's load, not the
+link's bandwidth."""
 SHORTEST_S = 0.3
 """Seconds that a burst lasts at least, unless its byte limit ends it: one busy moment of the machine must not
 decide."""
 LONGEST_S, LONGEST_TRIPS = 2.0, 18
 """Seconds plus round trips after which a burst ends even if its rate still grows."""
 STALLED = 0.5
-"""A period below this fraction of that rate was waiting for a retransmitted packet; the next period has what it
-lacks."""
+"""A period whose rate is below this fraction of the reference rate waited for a retransmitted packet; the messages that
+it lacks arrive in the next period."""
 LONG_S, UNDISTURBED = 0.1, 0.95
-"""Seconds from which one period is meaningful by itself, and the fraction of the fastest period that counts: among
-many periods one is too fast by chance."""
+"""Seconds that a period must last for its own rate to count, and the fraction of the fastest such rate that is used:
+of many periods, the fastest is too fast by chance."""
 MOST = 12
 """A burst whose rate still grows may send this many times its limit."""
 
@@ -46,8 +47,8 @@ MOST = 12
 class Burst:
     """One burst. Times are seconds by one clock; ``trip``: the link's shortest round trip.
 
-    It ends ``patience`` seconds after ``begin`` where hardly anything arrives; else when its rate has stopped growing,
-    and it has gone on for SHORTEST_S or sent ``limit`` bytes.
+    While fewer than FEWEST messages have arrived, it ends ``patience`` seconds after ``begin`` or after ``limit`` bytes;
+    else it ends when its rate has stopped growing and it has lasted SHORTEST_S or sent ``limit`` bytes.
     """
 
     begin: float
@@ -64,9 +65,9 @@ class Burst:
     _still: int = 0
 
     def window(self, now: float) -> int:
-        """Messages that may be in flight: doubled with each round trip while the rate grows, and in the end 2.7
-        round trips' worth of the rate, so that a slow link is not filled for seconds. Counted over two round trips,
-        because a lost packet delays everything for one, and the next brings twice as much."""
+        """Messages that may be in flight: about twice as many after each round trip while the rate grows, and in the
+        end as many as arrive in 2.7 round trips, so that a slow link's queue stays short. Arrivals are counted over two
+        round trips, because a lost packet delays all messages for one, and the next brings twice as many."""
         while self._recent and self._recent[0][0] <= now - 2 * max(self.trip, PERIOD_S):
             self._recent.popleft()
         return min(FIRST_WINDOW + 4 * sum(count for _, count in self._recent) // 3, IN_FLIGHT)
@@ -92,7 +93,7 @@ class Burst:
             self._still += 1
 
     def over(self, now: float) -> bool:
-        """Whether nothing more is sent."""
+        """Whether the burst has ended: no more messages are sent."""
         seconds, size = now - self.begin, self.sent * MESSAGE
         if self.there < FEWEST:
             return seconds >= self.patience or size >= self.limit
@@ -101,7 +102,7 @@ class Burst:
         return seconds >= LONGEST_S + LONGEST_TRIPS * self.trip or size >= MOST * self.limit
 
     def bandwidth(self) -> float:
-        """Bits per second since the link was full; 0 where nothing arrived."""
+        """Bits per second of payload while the link was full; 0 if nothing arrived."""
         if not self.ends:
             return 0.0
         last = self._recent[-1][0] if self._recent else self.ends[-1][0]
@@ -110,7 +111,7 @@ class Burst:
             if last > began and messages - before >= PERIOD_MESSAGES:
                 return 8.0 * MESSAGE * (messages - before) / (last - began)
             return 8.0 * MESSAGE * messages / max(last - self.begin, 1e-9)
-        apart = min(2, len(self.ends) - 1)  # two periods together: of a lost packet, the stall and what it held up
+        apart = min(2, len(self.ends) - 1)  # two periods: a stall by a lost packet, and the messages it delayed
         pairs = [self._rate(at, at + apart) for at in range(len(self.ends) - apart)]
         full = FULL * sorted(pairs)[-2 if len(pairs) > 2 else -1]
         first = next(at for at, rate in enumerate(pairs) if rate >= full)
@@ -122,8 +123,8 @@ class Burst:
     def _undisturbed(self) -> float:
         """Messages per second of the fastest period with no lost packet before it; 0 where no period is long enough.
 
-        TCP begins by filling the link's queue, and over a long way recovers from that for seconds; what it carried just
-        before was the whole link.
+        TCP's slow start ends by overflowing the link's queue; with long round trips TCP then needs seconds to recover.
+        The rate just before the first loss was the link's whole bandwidth.
         """
         fastest = quiet = 0.0
         since = STILL  # periods since one that stalled

@@ -18,9 +18,9 @@ from .burst import LONGEST_S, MESSAGE, Burst
 
 PINGS = 5
 NEAR = 1e-3
-"""Seconds one way below which a quarter of the burst is enough: there is no window to open first."""
+"""Seconds of one-way latency below which a quarter of the burst is enough: TCP's window is large enough at once."""
 OPENING_TRIPS, OPENING_S = 8, 0.5
-"""Round trips and seconds, together, that a connection for large messages may take to open before the burst."""
+"""A connection for large messages may take so many round trips plus so many seconds to open before the burst."""
 
 
 async def measure(
@@ -28,9 +28,9 @@ async def measure(
 ) -> LinkMeasurement:
     """One link: half the shortest of PINGS round trips, and the rate of a burst (burst.py) once it has stopped growing.
 
-    `limit`: bytes of a burst whose rate does not grow, a quarter of them on a near link. What has arrived `patience`
-    seconds after the burst counts. A link that carried nothing, or cannot be reached within `patience` seconds, has
-    bandwidth 0.
+    `limit`: bytes of a burst whose rate does not grow, a quarter of them on a near link. Messages that arrive up to
+    `patience` seconds after the end of the burst count. A link that carried nothing, or did not connect within
+    `patience` seconds, has bandwidth 0.
     """
     result = LinkMeasurement(to=link.peer.name)
     setattr(result, "from", me)  # a keyword in Python
@@ -53,7 +53,7 @@ async def measure(
 async def _open(link: PeerLink, trip: float) -> None:
     """Opens the connection for large messages before the burst: opened in the middle, it would start slowly again."""
     link.wants_bulk.set()
-    with contextlib.suppress(asyncio.TimeoutError):  # it measures by what there is
+    with contextlib.suppress(asyncio.TimeoutError):  # then the burst uses the connections that are open
         await asyncio.wait_for(link.bulk_open.wait(), OPENING_S + OPENING_TRIPS * trip)
 
 

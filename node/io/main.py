@@ -1,8 +1,8 @@
 """The start and the end of the node's I/O process: one event loop that owns every connection of the node.
 
 `node/wire/spawn.py` starts it as `python -m farflung.node.io.main`, with a socket pair to the trainer and two
-shared-memory arenas; or, in tests, as a task of a thread (thread.py): the same code. It never imports torch. It ends
-when the trainer's end of the pipe does, however that came about.
+shared-memory arenas; tests run the same code as a task in a thread (thread.py). It never imports torch. It ends when
+the trainer closes its end of the pipe, or dies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .process import IoProcess
 
 
 async def serve_trainer(pipe: socket.socket, send_arena: Arena, receive_arena: Arena) -> None:
-    """Runs one I/O process on this loop until the trainer closes or is gone."""
+    """Runs one I/O process on this loop until the trainer closes the pipe or dies."""
     loop = asyncio.get_running_loop()
     messages: asyncio.Queue[tuple[Any, ...] | None] = asyncio.Queue()
     _, end = await loop.create_connection(
@@ -48,7 +48,7 @@ async def serve_trainer(pipe: socket.socket, send_arena: Arena, receive_arena: A
 def main(arguments: list[str]) -> None:
     """Arguments: descriptors of the pipe and of the two arenas, and the arenas' size."""
     keep_freed_memory()
-    # A signal to the whole group is the trainer's: it says goodbye, and then this process ends with it.
+    # Only the trainer handles a signal to the process group: it says goodbye, and this process ends when it does.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     set_up_logs()

@@ -1,6 +1,6 @@
-"""A node's own metrics in Prometheus' text, served by its I/O process, which counts everything on the wire anyway.
+"""A node's own metrics in Prometheus' text format, served by its I/O process, which counts all traffic in any case.
 
-docs/observing.md has the same table of names, and a test compares them.
+docs/observing.md has the same table of names, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..peers.traffic import Traffic
 
 @dataclass(frozen=True)
 class Name:
-    """A metric: its name as it is scraped, ``gauge`` or ``counter``, its label if it has one, what it says."""
+    """A metric: its scraped name, ``gauge`` or ``counter``, its label (empty: none), and what it tells."""
 
     name: str
     kind: str
@@ -42,7 +42,8 @@ NAMES = (
 
 
 class NodeMetrics(Collector):
-    """What a scrape finds. The loop writes it, the server's thread reads it: numbers only, each by itself."""
+    """The collector that a scrape reads. The event loop writes the numbers and the server's thread reads them without a
+    lock: each number is read by itself."""
 
     def __init__(self, traffic: Traffic, view: Callable[[], int], idle_s: Callable[[], float]) -> None:
         self._traffic, self._view, self._idle_s = traffic, view, idle_s
@@ -57,7 +58,7 @@ class NodeMetrics(Collector):
                 self._parts[part] += seconds
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: registering must not collect."""
+        """No metrics: with them, registering this collector would call `collect`."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -80,7 +81,7 @@ class NodeMetrics(Collector):
             yield made
 
     def serve(self, address: str) -> Callable[[], None]:
-        """Answer scrapes at HOST:PORT from a thread; calling the result ends that. OSError: the address cannot be
+        """Answer scrapes at HOST:PORT from a thread. Returns a function that stops it. OSError: the address cannot be
         used."""
         host, port = split_address(address, "--metrics")
         registry = CollectorRegistry()
@@ -108,7 +109,7 @@ def parts_of(done: StepDone) -> dict[str, float]:
 
 
 def check_address(address: str | None) -> str:
-    """The address of ``--metrics``, or nothing. FarflungError when it is not HOST:PORT."""
+    """The address of ``--metrics``, or an empty string for None. FarflungError when it is not HOST:PORT."""
     if address is None:
         return ""
     if split_address(address, "--metrics")[1] == 0:
@@ -117,7 +118,7 @@ def check_address(address: str | None) -> str:
 
 
 def check_free(address: str) -> None:
-    """FarflungError where nothing can listen at this address of ``--metrics``: before a run is asked, not after."""
+    """FarflungError if nothing can listen at this address of ``--metrics``. Called before the node joins a run."""
     if address:
         host, port = split_address(address, "--metrics")
         try:

@@ -1,4 +1,4 @@
-"""The links to the other members of a view: which exist, what they carry, and what was measured on them."""
+"""The links to the other members of a view: which ones exist, sending on them, and their measurements."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Tells:
 
 
 class PeerLinks:
-    """The links of one node. A link lives across views, as long as its peer is needed."""
+    """The links of one node. A link stays open across views, as long as this node exchanges something with its peer."""
 
     def __init__(self, me: Self, membership: Membership, inbound: Inbound, traffic: Traffic, tells: Tells) -> None:
         self._me, self._membership, self._inbound, self._traffic, self._tells = me, membership, inbound, traffic, tells
@@ -53,9 +53,9 @@ class PeerLinks:
     # ---- views -----------------------------------------------------------------------------
 
     def enter(self, view: int, needed: Iterable[str] | None) -> None:
-        """A view begins. ``needed``: the peers that this node exchanges anything with; None: all members. A message
-        to another member opens a connection when it is sent; a member that cannot be dialled is then reported as
-        lost."""
+        """A view begins. ``needed``: the peers that this node exchanges anything with; None: all members. A message to
+        any other member opens a connection when it is sent; if that member cannot be dialled, the trainer is told
+        that it is lost."""
         peers = self._membership.peers()
         self._needed = peers.keys() if needed is None else peers.keys() & set(needed)
         wanted = {name: peer for name, peer in peers.items() if name in self._needed}
@@ -67,12 +67,12 @@ class PeerLinks:
             link.tell_again()
 
     def leave(self) -> None:
-        """Links stay open: most peers will be in the next view, and a warm connection is worth keeping."""
+        """A view ends. Its queued messages are dropped; the links stay open, as most peers will be in the next view."""
         for link in self._links.values():
             link.drop(lambda header: header.view != 0)
 
     async def drained(self, deadline: float) -> None:
-        """Waits until everything is acknowledged, or it is ``deadline`` (monotonic)."""
+        """Waits until all messages are acknowledged, at most until ``deadline`` (``time.monotonic``)."""
         for link in self._links.values():
             await link.drained(deadline)
 
@@ -84,8 +84,8 @@ class PeerLinks:
     # ---- messages --------------------------------------------------------------------------
 
     def send(self, to: str, priority: int, header: Header, payload: memoryview, release: Callable[[], None]) -> bool:
-        """Send to a member of this view; False: it is none, or the message is of another view. ``release``: the
-        payload's memory is not needed any more."""
+        """Send to a member of this view. False: ``to`` is no member, or the message is of another view. ``release`` is
+        called when the payload's memory is not needed any more."""
         peer = self._membership.peers().get(to)
         if peer is None or header.view != self._membership.view:
             self._traffic.dropped["sent outside the view"] += 1
@@ -95,7 +95,7 @@ class PeerLinks:
 
     @property
     def urgent_waiting(self) -> bool:
-        """Whether anything waits that is more urgent than a checkpoint."""
+        """Whether a message waits that is more urgent than a checkpoint."""
         return any(link.queue.urgent(2) for link in self._links.values())
 
     def _next_transfer(self) -> int:
@@ -128,7 +128,7 @@ class PeerLinks:
 
     def _lost(self, link: PeerLink, why: str) -> None:
         if self._membership.members.get(link.peer.name) != link.peer:
-            return  # it was only measured
+            return  # the link was opened only to be measured
         log.info("lost %s: %s", link.peer.name, why)
         if self._membership.view:
             self._tells.lost(link.peer.name, why)
@@ -136,16 +136,16 @@ class PeerLinks:
             self._tells.report(control.Report(evidence=control.Evidence(peer=link.peer.name, why=why)))
 
     def _back(self, link: PeerLink) -> None:
-        """A lost connection is back: unacknowledged messages are sent again, so nothing is lost."""
+        """A lost connection is open again: report it. The link sends unacknowledged messages again, so none is lost."""
         if link.peer.name in self._needed:
             self._tells.report(control.Report(evidence=control.Evidence(peer=link.peer.name, mended=True)))
 
     # ---- what is known of them -------------------------------------------------------------
 
     async def measure(self, peers: Iterable[control.Member], patience: float) -> control.Links:
-        """Latency and bandwidth to each of these; ``patience``: seconds that a link may take to connect."""
+        """Latency and bandwidth of the link to each of ``peers``. ``patience``: seconds a link may take to connect."""
         links = control.Links()
-        # All connections first: a peer that can't dial this node measures meanwhile too.
+        # Open all connections first: a peer that dials out measures its links to this node at the same time.
         for link in [self._link(peer) for peer in peers if peer.name != self._me.name]:
             measured = await measure(link, self._me.name, self._next_transfer, BURST_BYTES, patience)
             if not link.closed:
@@ -155,11 +155,11 @@ class PeerLinks:
         return links
 
     def uplink(self, limit: float) -> float:
-        """The highest bandwidth that a link has reached, in bits per second, capped by ``limit`` (0: no limit); 0:
-        not known."""
+        """The highest bandwidth that a link has reached, in bits per second, at most ``limit`` (0: no limit); ``limit``
+        itself if no link has been measured."""
         return min(self._fastest, limit) if limit and self._fastest else self._fastest or limit
 
     def watch(self) -> None:
-        """Measure the links while training fills them; the figures go out with the reports of steps."""
+        """Measure the links by the training's own traffic; reports of steps carry the figures."""
         figures = {name: link.figures for name, link in self._links.items()}
         self._traffic.watch.tick(time.monotonic(), figures, self._traffic.arrived)

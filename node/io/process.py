@@ -100,7 +100,7 @@ class IoProcess:
         self._inbound.door.ports.add(port)
         self._spawn(self._inbound.door.watch())
         if config.metrics:
-            from .metrics import NodeMetrics  # not loaded where nobody asks
+            from .metrics import NodeMetrics  # loaded only with --metrics
 
             self._metrics = NodeMetrics(
                 self._traffic, lambda: self._membership.view, lambda: self._last_action.read()[0]
@@ -152,7 +152,7 @@ class IoProcess:
     # ---- from the trainer ------------------------------------------------------------------
 
     def take(self, message: tuple[Any, ...]) -> None:
-        """A message of the trainer (`To` of ipc/pipe.py), except CONFIG and CLOSE."""
+        """Handle a message of the trainer (`To` of ipc/pipe.py), except CONFIG and CLOSE."""
         kind, *values = message
         if kind == To.SEND:
             self._send(*values)
@@ -196,7 +196,7 @@ class IoProcess:
         self._inbound.view_changed()
 
     async def _call(self, number: int, method: str, arguments: list[Any]) -> None:
-        """A blocking call of the trainer: describe, fetch, measure, statistics."""
+        """Answer a blocking call of the trainer: describe, fetch, measure, statistics."""
         payload: bytes | bytearray = b""
         problem, hint, status = "", "", 0
         try:
@@ -226,7 +226,7 @@ class IoProcess:
         self._end.write(int(From.RECEIVED), sender, header, payload)
 
     def _ordered(self, order: control.Order) -> None:
-        """Orders go to the trainer, except Measure, which is answered here without disturbing it."""
+        """Pass an order on to the trainer, except Measure, which this process carries out without interrupting it."""
         if self._control is not None:
             self._me.round_trips[""] = self._control.round_trip_s
         if order.WhichOneof("kind") == "measure":
@@ -256,7 +256,7 @@ class IoProcess:
     # ---- measuring links -------------------------------------------------------------------
 
     async def _measure(self, peers: list[control.Member]) -> control.Links:
-        # As many round trips as the control stream's, which may be longer, for a link to connect.
+        # A link to a peer may take longer to open than the control stream did: allow twice that time in addition.
         opening = self._control.opening_s if self._control is not None else 0.0
         return await self._links.measure(peers, self.config.probe_patience + 2 * opening)
 
@@ -264,7 +264,7 @@ class IoProcess:
         self._report(control.Report(links=await self._measure(peers)))
 
     def _moved(self) -> int:
-        """The mark of a heartbeat: it changes while anything moves here."""
+        """The ``moved`` number of a heartbeat: it changes while the trainer works or bytes arrive."""
         return self._last_action.work + self._traffic.came
 
     async def _watch_links(self) -> None:
@@ -284,4 +284,4 @@ class IoProcess:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task of the I/O process failed", exc_info=error)
-            self._end.close()  # the trainer then ends too: better than half a node
+            self._end.close()  # the trainer then ends too, rather than run without this task

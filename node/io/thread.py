@@ -1,6 +1,6 @@
 """The I/O process as a thread of this process, for tests: one event loop, shared by every Wire that asks for it.
 
-One loop, because gRPC's completion queue belongs to a process and several loops disturb each other.
+There is one loop because gRPC has one completion queue per process, and several loops would interfere.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class IoThread:
 
 
 class IoWork:
-    """Work on the shared loop, to be waited for from outside."""
+    """Work on the shared loop that another thread can wait for."""
 
     def __init__(self, thread: IoThread, future: concurrent.futures.Future[None]) -> None:
         self._thread, self._future = thread, future

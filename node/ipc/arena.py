@@ -1,8 +1,8 @@
 """Shared memory between the trainer and its I/O process: one sparse arena in each direction.
 
-An arena is an anonymous file (memfd) that both processes map. It has no name, so nothing is left behind however a
-process ends. It is as large as the machine's memory but costs only the pages that were touched; blocks are taken from
-the lowest free address, so that touched pages are used again (the first touch of a page is the slow part).
+An arena is an anonymous file (memfd) that both processes map. It has no name, so no file remains, however a process
+ends. It is as large as the machine's memory but costs only the pages that were touched; blocks are taken from the
+lowest free address, so that touched pages are used again (the first touch of a page is slow).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 
 PAGE = 4096
 MOST_KEPT = 512 << 20
-"""Bytes of touched but free memory that an arena holds on to, at most (and at most 1/16 of its size)."""
+"""An arena keeps at most its first so many bytes (and at most 1/16 of its size) as touched but free memory."""
 
 _ACTION = struct.Struct("<d248p")
 _COUNT = struct.Struct("<I")
@@ -47,7 +47,7 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Returns the empty pages that glibc keeps to the machine: call it before large allocations that stay."""
+    """Gives the free pages that glibc keeps back to the kernel: call it before large allocations that stay."""
     with contextlib.suppress(OSError, AttributeError):  # another libc
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
@@ -85,7 +85,7 @@ class Arena:
         return None
 
     def shorten(self, start: int, length: int) -> None:
-        """Frees what is behind the first `length` bytes of a block."""
+        """Frees the bytes of a block after its first `length`."""
         need = max(PAGE, -(-length // PAGE) * PAGE)
         if need < self._taken[start]:
             self._taken[start + need] = self._taken[start] - need
@@ -107,7 +107,8 @@ class Arena:
         self._trim(start, length)
 
     def _trim(self, start: int, length: int) -> None:
-        """Returns touched pages above what is kept to the machine once everything above is free."""
+        """Gives the touched pages of a free gap back to the kernel, beyond the bytes that are kept, if no touched page
+        lies above the gap."""
         keep = max(start, self._keep)
         if start + length < self._touched or self._touched <= keep or not hasattr(mmap, "MADV_REMOVE"):
             return
@@ -116,9 +117,9 @@ class Arena:
 
 
 class LastAction:
-    """When the trainer last did something and what, in a page that the I/O process reads.
+    """What the trainer last did and when, in a shared page that the I/O process reads.
 
-    In the same page the I/O process says how many messages are arriving at the moment.
+    In the same page the I/O process writes how many messages are arriving and how many bytes have arrived.
     """
 
     SIZE = PAGE
@@ -127,7 +128,7 @@ class LastAction:
         self._view = view
 
     def did(self, doing: str) -> None:
-        """Stamps this moment. CLOCK_MONOTONIC is the same in both processes."""
+        """For the trainer: store ``doing`` (words) with the time. CLOCK_MONOTONIC is the same in both processes."""
         _ACTION.pack_into(self._view, 0, time.monotonic(), doing.encode()[:240])
 
     def read(self) -> tuple[float, str]:
@@ -145,7 +146,7 @@ class LastAction:
         return int(_COUNT.unpack_from(self._view, _ACTION.size)[0])
 
     def worked(self, count: int = 1) -> None:
-        """For the trainer: ``count`` pieces of work are done. Polling for messages is no work."""
+        """For the trainer: ``count`` more pieces of work are done. Polling for messages does not count as work."""
         _MARK.pack_into(self._view, _WORKED_AT, self.work + count)
 
     @property

@@ -1,4 +1,4 @@
-"""What a node's I/O process must know at its start."""
+"""The settings that a node's I/O process gets at its start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...proto.connections import rpc
 
 @dataclass(frozen=True)
 class WireConfig:
-    """What the I/O process must know. Everything in it comes from Join (join.Joined.config)."""
+    """Settings of the I/O process; `join` makes them (`Joined.config`)."""
 
     run: str
     name: str
@@ -23,13 +23,13 @@ class WireConfig:
     certificate: bytes = b""
     key: bytes = field(default=b"", repr=False)
     pinned: bytes = b""  # the coordinator's certificate
-    protocol: int = PROTOCOL  # that the run speaks
-    certificate_life: float = 0.0  # seconds until it ends, from the start on; 0: it is not renewed
+    protocol: int = PROTOCOL  # the protocol number of the run
+    certificate_life: float = 0.0  # seconds from the start until it expires; 0: it is not renewed
     heartbeat: float = 1.0  # seconds
     max_upload: float = 0.0  # bits a second, 0 for no limit
-    send_limit: int = 2 << 30  # bytes that wait for the network before `send` waits
-    receive_limit: int = 1 << 30  # bytes that wait for the trainer before streams are not read on
-    probe_patience: float = 5.0  # seconds that a link which is to be measured may take to connect or to answer
+    send_limit: int = 2 << 30  # bytes that may wait for the network; beyond that `send` blocks
+    receive_limit: int = 1 << 30  # bytes that may wait for the trainer; beyond that no stream is read
+    probe_patience: float = 5.0  # seconds in which a measured link must connect or answer
     metrics: str = ""  # HOST:PORT where Prometheus may ask; empty: nowhere
     patience: float = 120.0  # seconds without progress after which a fetch or store gives up
 

@@ -1,7 +1,7 @@
 """The pipe between the trainer and its I/O process: a socket pair with small tuples on it.
 
-Both ends are this same program on this same machine, so the tuples are marshalled. Bytes from the network are
-only ever `bytes` values inside them, and large payloads stay in shared memory (arena.py).
+Both ends are the same program on the same machine, so `marshal` encodes the tuples. Bytes from the network are only
+`bytes` values inside them, and large payloads stay in shared memory (arena.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INLINE_LIMIT = 64 << 10
 """Payloads up to this many bytes go over the pipe itself."""
 
 PARTED_STATUS = -1
-"""Status of an answer whose error is Parted: the node joins again, whatever the error's exit status is."""
+"""In a REPLY, the status of an error that is Parted: the node joins again, whatever that error's exit status is."""
 
 _LENGTH = struct.Struct("<I")
 
@@ -57,7 +57,7 @@ class From(enum.IntEnum):
 
 
 class Unpacker:
-    """Tuples out of a stream of bytes."""
+    """Decodes tuples from a stream of bytes."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -82,33 +82,34 @@ def pack(message: tuple[Any, ...]) -> bytes:
 
 
 class TrainerEnd:
-    """The trainer's end: writes at once (the other side always reads), reads what is there."""
+    """The trainer's end: writes block only briefly (the other side always reads), reads take what has arrived."""
 
     def __init__(self, pipe: socket.socket, ended: Callable[[], str] = lambda: "has ended") -> None:
-        """``ended``: how the other side's process came to its end, in words."""
+        """``ended()``: words that follow "the node's I/O process", such as "has ended"."""
         self._pipe, self._ended = pipe, ended
         self._unpacker = Unpacker()
-        self._writing: tuple[bytes, list[int]] = (b"", [])  # what goes next, and how much of it each send took
+        self._writing: tuple[bytes, list[int]] = (b"", [])  # bytes to write, and how many each `send` took
         self._poll = select.poll()
         self._poll.register(pipe, select.POLLIN)
 
     def write(self, *message: Any) -> None:
-        """RunFailed when the I/O process is gone.
+        """Write one tuple. IoEnded when the I/O process is gone.
 
-        A signal handler may raise in the middle (Ctrl-C): the rest then goes before the next message.
+        A signal handler may raise in the middle (Ctrl-C): the rest is then written before the next message.
         """
         rest, taken = self._writing
         self._writing = buffer, taken = rest[sum(taken) :] + pack(message), []
         try:
             while (at := sum(taken)) < len(buffer):
-                # Handlers run between bytecodes, so also between a call of send and the use of its result, which would
-                # be lost, and the same bytes would go twice. Here the result is in the list before a handler can run.
+                # A signal handler may run between any two bytecodes, so also between the return of `send` and the
+                # storing of its result: then the result is lost, and the same bytes are written twice. `extend(map())`
+                # stores the result in C code, before a handler can run.
                 taken.extend(map(self._pipe.send, (memoryview(buffer)[at:],)))
         except OSError as error:
             raise gone(self._ended()) from error
 
     def read(self, timeout: float) -> list[tuple[Any, ...]]:
-        """Everything that has arrived; waits up to `timeout` seconds for the first. RunFailed at the pipe's end."""
+        """All tuples that have arrived; waits up to `timeout` seconds for the first. IoEnded at the pipe's end."""
         messages: list[tuple[Any, ...]] = []
         deadline = time.monotonic() + timeout
         while True:
@@ -122,7 +123,7 @@ class TrainerEnd:
             except OSError as error:
                 raise gone(self._ended()) from error
             if not data:
-                if messages:  # what arrived before the end is delivered first
+                if messages:  # deliver what arrived before the end first
                     return messages
                 raise gone(self._ended())
             messages.extend(self._unpacker.feed(data))
@@ -151,7 +152,7 @@ class LoopEnd(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its base class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has the methods, not the base class
 
     def data_received(self, data: bytes) -> None:
         for message in self._unpacker.feed(data):
@@ -170,9 +171,9 @@ class LoopEnd(asyncio.Protocol):
 
 
 class IoEnded(RunFailed):
-    """The I/O process is gone, and with it all connections: the other members go on without this node."""
+    """The I/O process is gone, and with it all of this node's connections; the other members go on without it."""
 
 
 def gone(ended: str) -> IoEnded:
-    """The error for a trainer whose I/O process ``ended`` in some way."""
+    """The error for a trainer whose I/O process is gone. ``ended``: see `TrainerEnd`."""
     return IoEnded(f"the node's I/O process {ended}", "see its last lines above; `farflung join` again")

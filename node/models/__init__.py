@@ -1,4 +1,4 @@
 """Models that can be cut anywhere: layers by name, stages, families, adapters, weights from files.
 
-Which stage a node holds is the plan's.
+The plan decides which stage a node holds.
 """

@@ -31,7 +31,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 def import_build(spec: str, where: str, allow_code: Sequence[str] | None) -> Callable[[], Any]:
     """The function that ``spec`` ("package.module:function") names; ``where`` is the job's key, for messages.
 
-    Modules are looked for as Python does and in the current folder. Raises FarflungError when the module is not in
+    Modules are searched on ``sys.path`` and in the current folder. Raises FarflungError when the module is not in
     ``allow_code`` (None: any), can't be imported, or has no such function.
     """
     module_name, _, function_name = spec.partition(":")
@@ -58,7 +58,8 @@ def import_build(spec: str, where: str, allow_code: Sequence[str] | None) -> Cal
 
 
 def call_build(spec: str, where: str, names: tuple[str, str], allow_code: Sequence[str] | None) -> tuple[Any, Any]:
-    """Calls a build function and takes its answer apart: a pair, or an object with two attributes ``names``."""
+    """Calls a build function and returns its two values; it may return a pair, or an object with the attributes
+    ``names``."""
     function = import_build(spec, where, allow_code)
     try:
         answer = function()
@@ -75,10 +76,10 @@ def call_build(spec: str, where: str, names: tuple[str, str], allow_code: Sequen
 
 
 class SequentialModel(ModelDefinition):
-    """A person's ``nn.Sequential``, cut at its children; one without parameters stays with the layer before it.
+    """A user's ``nn.Sequential``, cut between its children; a child without parameters belongs to the layer before it.
 
-    The model is made whole on the CPU, with torch's generator set from the seed, and only the stage's children are
-    kept. So the initial values are what the function itself gives, and the same on every node.
+    The whole model is made on the CPU, with torch's generator set from the seed, and only the stage's children are
+    kept. So the initial values are those that the function itself sets, the same on every node.
     """
 
     family = "build"
@@ -177,7 +178,7 @@ def _groups(model: nn.Sequential) -> list[list[str]]:
 
 
 def check_norms(model: nn.Module, where: str) -> None:
-    """FarflungError for a layer whose statistics are those of the whole batch."""
+    """FarflungError for a layer that computes statistics over the batch (batch norm)."""
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise FarflungError(

@@ -1,8 +1,8 @@
 """Texts and their classes (``train.task = "classification"``): an encoder or a decoder with a head for classes.
 
-The model is `transformers`' own of the family's sequence classification. What the model folder lacks of it, the head
-and what pools for it, begins with random values. Decoders name a text's class at its last token; encoders pool as their
-class does. Padding is masked on every stage, as rows of job/data/labelled.py say.
+The model is the family's own class for sequence classification in `transformers`. Parameters that the model folder
+lacks (the head and its pooler) begin with random values. A decoder predicts a text's class at its last token; an encoder
+pools as its class does. Every stage masks the padding that rows of job/data/labelled.py mark.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .stage import LanguageStage
 
 
 class ClassifierModel(LanguageModel):
-    """A model of sequence classification; its layers are embedding, blocks and what comes after them."""
+    """A model for sequence classification. Its layers: the embedding, each block, and the modules after the blocks."""
 
     auto = "AutoModelForSequenceClassification"
     classes = True
 
     def __init__(self, config: Any, names: Sequence[str], recompute: bool = False, balance: float = 0.0) -> None:
-        """``names``: of the classes, in their order."""
+        """``names``: the classes' names; class k is ``names[k]``."""
         config.id2label = dict(enumerate(names))
         config.label2id = {name: number for number, name in enumerate(names)}
         config.problem_type = "single_label_classification"
@@ -45,7 +45,7 @@ class ClassifierModel(LanguageModel):
 
 
 class ClassifierStage(LanguageStage):
-    """Layers of a classifier. The last stage returns logits [b, classes]; only the last place of ``targets`` counts."""
+    """Layers of a classifier. The last stage returns logits [b, classes]; ``targets[:, -1]`` are the classes."""
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
@@ -57,7 +57,7 @@ class ClassifierStage(LanguageStage):
             self._trunk[0].head.register_forward_hook(lambda module, args, output: self._said.append(output))
 
     def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:
-        """``places``: int64 [b, t], what each token is: see `job.data.labelled.kinds_of`."""
+        """``places``: int64 [b, t], each token's kind: see `job.data.labelled.kinds_of`."""
         kinds = places if places is not None else torch.ones(inputs.shape[:2], dtype=torch.long, device=inputs.device)
         keywords: dict[str, Any] = {"attention_mask": (kinds != PADDING).long()}
         if self._types:

@@ -11,8 +11,8 @@ _COMPILERS = ("torch._dynamo.", "torch._inductor.")
 
 
 def compile_layers(model: StageModel) -> None:
-    """Let the layers between embedding and head be compiled, each when it first computes. Names, parameters and what
-    moves them stay as they are.
+    """Compile the layers between embedding and head, each when it first computes. Parameters and their names stay, and
+    so does everything that uses them.
 
     Raises:
         FarflungError: a layer has dropout.
@@ -27,7 +27,7 @@ def compile_layers(model: StageModel) -> None:
 
 
 def not_compiled(problem: BaseException) -> RunFailed | None:
-    """What to tell of an error that the compiler raised; None: it did not."""
+    """The error for a person if ``problem`` comes from the compiler, else None."""
     if not type(problem).__module__.startswith(_COMPILERS):
         return None
     first = " ".join(str(problem).split())[:300]

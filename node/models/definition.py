@@ -42,19 +42,19 @@ class ModelDefinition(ABC):
     frozen: Mapping[str, tuple[int, ...]] = {}
     """Shape of every parameter that stays as the model folder has it: it neither trains nor travels."""
     frozen_names: Sequence[Collection[str]] = ()
-    """Names of the frozen parameters of each layer; the tied one is of the first and of the last."""
+    """Names of the frozen parameters of each layer; a tied one is listed in the first and in the last layer."""
     frozen_dtype = torch.float32
-    """Of frozen matrices."""
+    """The dtype of frozen matrices."""
     starts_from_folder = True
-    """Whether training begins with a model folder's values of ``shapes``, where the job has one."""
+    """Whether the parameters of ``shapes`` start with a model folder's values, if the job has a folder."""
     family: str
     needs_tokens = False
-    """Whether every stage has to know the tokens of its microbatch, not the first and the last alone."""
+    """Whether every stage needs the tokens of its microbatch, not only the first and the last."""
     drops = False
     """Whether layers drop elements while they train: passes then need a `dropout.Draw`."""
 
     _values: tuple[int, dict[str, Tensor]] | None = None
-    """Initial values by seed and name, where they come all at once."""
+    """(seed, initial values by name), for models that make all initial values at once."""
 
     def __init__(self, layers: list[str], names: list[list[str]], recompute: bool) -> None:
         self.layers = layers
@@ -73,7 +73,7 @@ class ModelDefinition(ABC):
 
     @property
     def tied_trained(self) -> str | None:
-        """``tied``, unless that is frozen."""
+        """``tied``, or None if that parameter is frozen."""
         return self.tied if self.tied in self.shapes else None
 
     def layer_of(self, name: str) -> int:
@@ -89,7 +89,7 @@ class ModelDefinition(ABC):
         """Initial value of a parameter, float32 on the CPU: a function of (seed, name) alone."""
 
     def forget(self) -> None:
-        """Initial values are not asked for any more: lets go of what was kept for them."""
+        """Frees what was kept to compute initial values; call it when they are not needed any more."""
         self._values = None
 
     def initialise(self, stage: StageModel, seed: int) -> None:
@@ -103,9 +103,9 @@ class LanguageModel(ModelDefinition):
     """A causal language model of `transformers`, read from its own class on the meta device."""
 
     auto = "AutoModelForCausalLM"
-    """The class of `transformers` that makes it, and loads an export."""
+    """The auto class of `transformers` that makes the model and loads an export."""
     classes = False
-    """Whether its head names a text's class."""
+    """Whether its head predicts a text's class."""
 
     def __init__(
         self,
@@ -114,8 +114,8 @@ class LanguageModel(ModelDefinition):
         change: Callable[[nn.Module], None] = lambda model: None,
         balance: float = 0.0,
     ) -> None:
-        """``change``: is given the whole model on the meta device before its parameters are looked at. ``balance``: the
-        weight of the routers' balance loss."""
+        """``change``: changes the whole model on the meta device before its parameters are read. ``balance``: the weight
+        of the routers' balance loss."""
         self.config, self.balance = config, balance
         self.longest = longest_of(config.to_dict()) or DEFAULT_CONTEXT
         self.row: Family = Family(str(config.model_type)) if self.classes else row_of(str(config.model_type))
@@ -132,7 +132,7 @@ class LanguageModel(ModelDefinition):
         self.drops = drops(self.skeleton) or has_rates(config)
         heads = (self.row.head or anatomy.head, *self.row.other_heads)
         self.head_names = tuple(f"{path}.weight" for path in heads)
-        """What files may call the head's matrix."""
+        """The names that files may have for the head's matrix."""
         self.head_name = self.head_names[0]
         first, last = self._outside(anatomy.first), self._outside(anatomy.last)
         shared = {id(parameter): name for name, parameter in first}
@@ -184,11 +184,11 @@ class LanguageModel(ModelDefinition):
         return LanguageStage
 
     def begins_anew(self, name: str) -> bool:
-        """Whether a parameter may be absent from a model folder: then it has the values of a fresh model."""
+        """Whether a model folder may lack this parameter, which then starts with a fresh model's values."""
         return False
 
     def initial(self, name: str, seed: int) -> Tensor:
-        # The class may call the head otherwise than files do; its initial value is the same under both names.
+        # The head's name in the class may differ from that in files; both names have the same initial value.
         name = self.head_name if name in self.head_names else name
         shape = self.shapes[name]
         if len(shape) < 2:
@@ -198,7 +198,7 @@ class LanguageModel(ModelDefinition):
         return torch.from_numpy(values)
 
     def _outside(self, paths: Iterable[str], model: nn.Module | None = None) -> list[tuple[str, nn.Parameter]]:
-        """(name as in files, parameter) of those modules of the model, or of its copy ``model``."""
+        """(name in files, parameter) of the modules at ``paths`` of the skeleton, or of its copy ``model``."""
         found = []
         for path in paths:
             known = self.row.head if self.row.head and path == self.anatomy.head else path
@@ -207,11 +207,11 @@ class LanguageModel(ModelDefinition):
         return found
 
     def exported(self, name: str, values: Tensor) -> Tensor:
-        """The parameter ``name`` as the family's own class has it, of its ``values`` in a checkpoint."""
+        """The parameter ``name`` in the shape of the family's own class, from its ``values`` in a checkpoint."""
         return values
 
     def inner(self, name: str) -> str:
-        """What the class itself calls a parameter: the head's name may differ from that in files."""
+        """A parameter's name in the class, from its name in files: the head's may differ."""
         return f"{self.anatomy.head}.weight" if name == self.head_name else name
 
     def _block_path(self, index: int) -> str:
@@ -229,7 +229,7 @@ def skeleton_of(config: Any, auto: str = LanguageModel.auto) -> Any:
 
     quiet: Callable[[], None] = transformers.logging.set_verbosity_error
     quiet()
-    # Other kinds of attention draw their masks inside of a kernel, where nobody can say which.
+    # Other attention implementations draw dropout masks inside of a kernel, where they cannot be keyed.
     more = {"attn_implementation": "eager"} if has_rates(config) else {}
     try:
         with torch.device("meta"):

@@ -1,11 +1,12 @@
 """Dropout whose masks are a function of (seed, step, layer, sample) and of nothing else.
 
-A layer's module draws as it always does, through ``torch.nn.functional.dropout``; while a stage trains, that is
-answered here: the mask of each sample comes from an integer hash of its own key and the element's place. So a
-microbatch that is computed again drops what it dropped before, and so does a step that is trained again, by whatever
-nodes, cut into whatever stages and microbatches. Integer operations give the same bits on every device.
+A layer calls ``torch.nn.functional.dropout`` as usual; while a stage trains, this module replaces that function. The
+mask of each sample is an integer hash of the sample's key and the element's index. So a microbatch that is computed
+again drops the same elements, and so does a step that is trained again, on any nodes and with any division into stages
+and microbatches. Integer operations give the same bits on every device.
 
-The n-th dropout of a layer has masks of its own. torch's random generators are not used.
+Each dropout of a layer has masks of its own, by its number in the order of computing. torch's random generators are not
+used.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...proto.errors import FarflungError
 
-_KEPT = 24  # bits that are compared with the rate
+_KEPT = 24  # bits of the hash that are compared with the rate
 _RANDOM = {
     functional.alpha_dropout,
     functional.feature_alpha_dropout,
@@ -36,20 +37,20 @@ _RANDOM = {
 
 @dataclass(frozen=True)
 class Draw:
-    """What masks come from: the run's seed, the step, and the ids of a microbatch's samples in their order."""
+    """The key of dropout masks: the run's seed, the step, and the ids of a microbatch's samples in order."""
 
     seed: int
     step: int
     samples: tuple[int, ...]
 
     def part(self, begin: int, end: int) -> Draw:
-        """Of a part of the samples."""
+        """The draw of samples [begin, end)."""
         return Draw(self.seed, self.step, self.samples[begin:end])
 
 
 class KeyedDropout(TorchFunctionMode):
-    """Answers the dropouts of one layer's pass. ``layer``: its number in the whole model; 0 also for what is computed
-    behind the blocks, which every stage counts alike."""
+    """Computes the dropouts of one layer's pass. ``layer``: its number in the whole model. 0 stands for all modules
+    outside of the blocks, before and after them, so that the numbers do not depend on the cut."""
 
     def __init__(self, draw: Draw, layer: int) -> None:
         super().__init__()
@@ -75,7 +76,7 @@ class KeyedDropout(TorchFunctionMode):
 
 
 class Dropouts(TorchFunctionMode):
-    """Whether anything is dropped (``seen``) while a model is computed."""
+    """Observes whether a model calls a dropout (``seen``) while it is computed."""
 
     seen = False
 
@@ -87,7 +88,7 @@ class Dropouts(TorchFunctionMode):
 
 
 def no_dropout(kind: str) -> FarflungError:
-    """The error for a family that drops nothing, whatever its configuration says."""
+    """The error for a family that has no dropout, whatever its configuration says."""
     return FarflungError(
         f"model.dropout: the model family {kind!r} has no dropout", hint="write dropout = 0.0 under [model]"
     )
@@ -99,8 +100,8 @@ def _rate(args: Sequence[Any], kwargs: dict[str, Any]) -> float:
 
 
 def keep_mask(draw: Draw, layer: int, count: int, like: Tensor, rate: float) -> Tensor:
-    """0 where an element is dropped, else 1 / (1 - rate), in the shape and dtype of ``like``, whose first dimension
-    counts the samples, or the samples and what each has several of (heads)."""
+    """0 where an element is dropped, else 1 / (1 - rate), in the shape and dtype of ``like``. The first dimension of
+    ``like`` is the number of samples or a multiple of it (samples x heads). ``count``: the number of this dropout."""
     samples = len(draw.samples)
     if like.dim() < 2 or len(like) % samples:
         raise FarflungError(
@@ -124,12 +125,12 @@ def _mixed(values: Tensor) -> Tensor:
 
 
 def _signed(number: int) -> int:
-    """An unsigned number of 64 bits as int64 has it."""
+    """An unsigned 64-bit number as the int64 with the same bits."""
     return number - (1 << 64) if number >> 63 else number
 
 
 def keyed(layer: Callable[..., Any], draw: Draw, number: int) -> Callable[..., Any]:
-    """``layer`` with the dropouts of a layer of that number, each time it is computed."""
+    """A function that computes ``layer`` with the dropout masks of layer ``number``."""
 
     def compute(*args: Any, **keywords: Any) -> Any:
         with KeyedDropout(draw, number):
@@ -139,25 +140,26 @@ def keyed(layer: Callable[..., Any], draw: Draw, number: int) -> Callable[..., A
 
 
 def drops(module: nn.Module) -> bool:
-    """Whether any module in it is a dropout with a rate."""
+    """Whether any of its modules is an ``nn.Dropout`` with a rate above 0."""
     return any(isinstance(one, nn.Dropout) and one.p > 0 for one in module.modules())
 
 
 RATES = ("dropout", "pdrop")
-"""What the names of rates have in them in a configuration of `transformers`."""
+"""A key of a `transformers` configuration that contains one of these is a dropout rate."""
 _NEVER = ("layerdrop", "layer_dropout", "classifier", "summary", "jitter_noise")
-"""Names of what stays 0: whole layers that are left out, heads of other tasks, noise in routers."""
+"""Rates whose key contains one of these are set to 0: dropping of whole layers, heads of other tasks, router noise."""
 
 
 def set_rates(config: Any, rate: float) -> int:
-    """Set every rate of a configuration to ``rate``, and what else is random to 0; how many rates there were."""
+    """Set every dropout rate of a configuration to ``rate``, and all other randomness to 0. Returns how many dropout
+    rates there are."""
     count = 0
     for own, key, sets in list(_rates(config)):
         wanted = rate if sets else 0.0
         if getattr(own, key) != wanted:
             try:
                 setattr(own, key, wanted)
-            except Exception:  # MPT declares that of attention a whole number, so no file can have another than 0
+            except Exception:  # MPT declares its attention's rate an integer, so it is 0 in every file
                 continue
         count += sets
     return count
@@ -169,7 +171,7 @@ def has_rates(config: Any) -> bool:
 
 
 def _rates(config: Any) -> Iterator[tuple[Any, str, bool]]:
-    """(configuration, key, whether it is a rate that a job sets) of what makes a model draw random numbers."""
+    """(configuration, key, whether a job sets it) of every key that makes a model draw random numbers."""
     for key, value in list(vars(config).items()):
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if any(word in key for word in _NEVER):

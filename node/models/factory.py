@@ -47,7 +47,7 @@ def model_of(
         _check_cut(job, config)
         _check_vocabulary(vocabulary, int(config.vocab_size), "of the pretrained model")
         balance = job.model.router_loss
-        if balance is None:  # what transformers would do with this configuration
+        if balance is None:  # then do what transformers does with this configuration
             balance = float(values.get("router_aux_loss_coef") or 0.0) if values.get("output_router_logits") else 0.0
         if classifies:
             names = class_names(values, job.data.classes)
@@ -72,7 +72,7 @@ def model_of(
 
 
 def _check_cut(job: Job, config: Any) -> None:
-    """FarflungError for a family whose matrices islands cannot cut, where the job wants them to."""
+    """FarflungError if the job has ``parallel.inside = "tp"`` and the family's matrices cannot be cut."""
     if job.parallel.inside == "tp":
         matrix_plan(config)
 

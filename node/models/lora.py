@@ -1,10 +1,10 @@
 """LoRA (Hu et al. 2021) through the library `peft`: ``[model.lora]`` of the job.
 
-Beside chosen matrices W of a pretrained model's blocks stand two small ones, and a layer computes
-x W + alpha / rank (x A) B. Only A and B are parameters of the run: they alone train, travel in rounds and lie in
-checkpoints. The model folder's own weights, the base, are frozen: of each stage one node reads them from the
-coordinator, the others take them from it or from whoever holds the layer (node/state/transfers/base.py).
-Every node says what its own hash to: one with another base is put out.
+Chosen matrices W of a pretrained model's blocks get two small matrices A and B beside them; such a layer computes
+x W + alpha / rank (x A) B. Only A and B are parameters of the run: they alone train, travel in rounds and are stored in
+checkpoints. The model folder's own weights, the base, are frozen: one node of each stage reads them from the
+coordinator, the others fetch them from that node or from another that holds the layer (node/state/transfers/base.py).
+Every node reports a hash of its base: a node with another base is put out.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 class LoraModel(LanguageModel):
     """A pretrained language model whose parameters are its adapters.
 
-    A layer is a block; the first has the embedding too, and the last has the head: so every stage has something to
-    train.
+    A layer is a block; the first layer also has the embedding, and the last the head. So every stage has parameters
+    that train.
     """
 
     starts_from_folder = False
@@ -58,7 +58,7 @@ class LoraModel(LanguageModel):
         self.frozen = {base_name(name): shape for name, shape in everything.items() if not is_adapter(name)}
         self.frozen_dtype = torch.bfloat16 if lora.base == "bf16" else torch.float32
         self.packed: set[str] = set()
-        """Frozen parameters that are kept in 8 or 4 bits a weight."""
+        """Names of the frozen parameters that are kept in 8 or 4 bits per weight."""
         if lora.base in CODES:
             for index in range(count):
                 inside = pack_layers([self._block(index)], lora.base)
@@ -76,15 +76,15 @@ class LoraModel(LanguageModel):
         return self.frozen
 
     def build(self, first: int, last: int, device: torch.device | str = "cpu") -> LanguageStage:
-        """The stage of layers [first, last]; the values of its frozen parameters, too, are undefined."""
+        """The stage of layers [first, last]; all values are undefined, those of frozen parameters too."""
         whole = len(self.layers) - 1
         stage = super().build(first + (first > 0), last + 1 + (last == whole), device)
         stage.first, stage.last = first, last
         return stage
 
     def initial(self, name: str, seed: int) -> Tensor:
-        """Of an adapter as in `peft`: A uniform within 1 / sqrt(its inputs), B zero, so that training starts from the
-        base."""
+        """Initial value of an adapter as in `peft`: A uniform within +-1 / sqrt(inputs), B zero, so that training
+        starts from the base."""
         shape = self.shapes[name]
         if ".lora_B." in name:
             return torch.zeros(shape)
@@ -93,7 +93,8 @@ class LoraModel(LanguageModel):
         return torch.from_numpy((2 * values - 1) * np.float32(bound))
 
     def merged(self, name: str, base: Tensor, adapter: Callable[[str], Tensor]) -> Tensor:
-        """The frozen parameter ``name`` with its adapter added, float32; ``adapter`` gives those by name."""
+        """The frozen parameter ``name``, of values ``base``, with its adapter added, float32. ``adapter(name)``: the
+        values of an adapter's matrix."""
         path = name.removesuffix(".weight")
         if path not in self.adapted or path == name:
             return base.float()
@@ -108,13 +109,13 @@ def is_adapter(name: str) -> bool:
 
 
 def base_name(name: str) -> str:
-    """What the model folder calls a parameter of the base."""
+    """The model folder's name of a parameter of the base."""
     return name.replace(".base_layer.", ".")
 
 
 def load_frozen(stage: nn.Module, read: Callable[[str], Tensor]) -> dict[str, int]:
-    """Gives a stage's frozen parameters their values, ``read`` by their names in the model folder; the digest of each
-    by that name."""
+    """Sets a stage's frozen parameters to their values, ``read`` by their names in the model folder. Returns the digest
+    of each by that name."""
     digests = {}
     with torch.no_grad():
         for name, parameter in stage.named_parameters():
@@ -128,8 +129,8 @@ def load_frozen(stage: nn.Module, read: Callable[[str], Tensor]) -> dict[str, in
 
 
 def base_digests(definition: ModelDefinition, layers: Iterable[int], digests: Mapping[str, int]) -> dict[int, int]:
-    """The digest of the frozen parameters of each of these layers, from ``digests`` of the parameters by name: the same
-    wherever the stages are cut."""
+    """For each of ``layers`` one digest of all its frozen parameters, made from the parameters' ``digests`` by name. It
+    does not depend on the cut into stages."""
     found = {}
     for layer in layers:
         listed = "".join(f"{name} {digests[name]:016x}\n" for name in sorted(definition.frozen_names[layer]))
@@ -170,14 +171,14 @@ def add_adapters(model: Any, lora: Lora) -> None:
 def write_adapter(
     definition: LoraModel, tensors: Mapping[str, Callable[[], Tensor]], base: str, folder: Path
 ) -> dict[str, Tensor]:
-    """Writes adapter_config.json for the model folder ``base``; gives the tensors of adapter_model.safetensors, under
+    """Writes adapter_config.json for the model folder ``base``. Returns the tensors of adapter_model.safetensors, under
     the names that `peft` reads."""
     config = _config(definition.lora, _transposed(definition.skeleton))
     config.target_modules = sorted({path.rpartition(".")[2] for path in definition.adapted})
     config.base_model_name_or_path, config.inference_mode = base, True
     config.save_pretrained(folder)
     stored = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-    stored["target_modules"] = config.target_modules  # of a set, which has no order
+    stored["target_modules"] = config.target_modules  # `peft` writes a set, which has no order
     (folder / ADAPTER_CONFIG).write_text(json.dumps(stored, indent=2, sort_keys=True), encoding="utf-8")
     return {f"base_model.model.{name.replace('.default', '')}": tensors[name]() for name in definition.shapes}
 

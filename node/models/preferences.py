@@ -1,9 +1,9 @@
 """Direct preference optimisation (Rafailov et al. 2023, (7)) of adapters: ``train.task = "dpo"``.
 
-A sample is a row of two halves, the chosen answer and the rejected one, each behind its prompt. Every stage computes
-them with the adapters, and without them, which is the reference: the base. What it hands on has both, one behind the
-other along the tokens: [policy | reference], so that between stages a sample is one tensor, as any other is. No
-gradient goes through the reference.
+A sample is a row of two halves: prompt with chosen answer, prompt with rejected answer. Every stage computes both with
+the adapters (the policy) and without them (the reference model: the base). Its output has both, concatenated along the
+tokens: [policy | reference], so that between stages a sample is one tensor as for other tasks. No gradient goes through
+the reference model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PreferenceModel(LoraModel):
     """Adapters that learn which of two answers is preferred."""
 
     def __init__(self, config: Any, lora: Lora, beta: float, recompute: bool = False, balance: float = 0.0) -> None:
-        """``beta``: how far the policy keeps to the base."""
+        """``beta``: DPO's beta; the larger, the closer the policy stays to the base."""
         self.beta = beta
         super().__init__(config, lora, recompute, balance)
 
@@ -41,13 +41,14 @@ class PreferenceModel(LoraModel):
 
 
 class PreferenceStage(LanguageStage):
-    """Layers with adapters. With ``places`` a sample is a pair of answers, else a text, as of any language model."""
+    """Layers with adapters. With ``places`` a sample is a pair of answers, without them a text as for any language
+    model."""
 
     beta = 0.1
 
     def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:
-        """Of pairs: token ids [b, t] or hidden states [b, 2 t, d] to hidden states [b, 2 t, d] or logits [b, 2 t,
-        vocabulary], the policy's before the reference's; t is even."""
+        """For pairs: from token ids [b, t] (first stage) or hidden states [b, 2 t, d] to hidden states [b, 2 t, d] or
+        (last stage) logits [b, 2 t, vocabulary], the policy's before the reference's; t is even."""
         if places is None:
             return super().forward(inputs)
         half = places.shape[1] // 2
@@ -60,7 +61,7 @@ class PreferenceStage(LanguageStage):
 
     @contextmanager
     def _without_adapters(self) -> Iterator[None]:
-        """The base alone, which drops nothing."""
+        """In this context the base computes alone, without adapters and dropout."""
         training = self.training
         adapters: list[Any] = [one for one in self.modules() if hasattr(one, "_disable_adapters")]
         self.eval()
@@ -84,7 +85,7 @@ class PreferenceStage(LanguageStage):
         return (self._margins(logits, targets) > 0).sum()
 
     def _margins(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """By how much the chosen answer's reward is above that of the rejected one, [b]."""
+        """The chosen answer's reward minus the rejected answer's, [b]."""
         half = targets.shape[1] // 2
         wanted = _apart(targets[:, : 2 * half], half)
         policy, reference = (self._likelihoods(one, wanted) for one in (logits[:, : 2 * half], logits[:, 2 * half :]))
@@ -93,7 +94,7 @@ class PreferenceStage(LanguageStage):
 
     @staticmethod
     def _likelihoods(logits: Tensor, targets: Tensor) -> Tensor:
-        """The log of each answer's probability, [b, 2]; logits [b, 2 h, vocabulary], targets [2 b, h]."""
+        """The log-probability of each answer, [b, 2], from logits [b, 2 h, vocabulary] and targets [2 b, h]."""
         flat = logits.float().reshape(-1, logits.shape[-1])
         losses = functional.cross_entropy(flat, targets.reshape(-1), reduction="none", ignore_index=IGNORED)
         return -losses.view(len(logits), 2, -1).sum(2)

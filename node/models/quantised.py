@@ -47,7 +47,7 @@ def pack(values: Tensor, kind: str) -> Tensor:
 
 
 def unpack(data: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The matrix of these bytes, fp32 of this shape."""
+    """The matrix that ``data`` (uint8) encodes, fp32 of shape ``shape``."""
     count = math.prod(shape)
     blocks = -(-count // BLOCK)
     codes = data[: len(data) - _SCALE * blocks].view(blocks, -1)
@@ -61,7 +61,7 @@ def unpack(data: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def fill(parameter: Tensor, values: Tensor) -> None:
-    """Give a frozen parameter its values, packed where it is kept so and they are not yet."""
+    """Set a frozen parameter to ``values``; they are packed first if the parameter is packed and they are not."""
     if parameter.dtype == torch.uint8 and values.dtype != torch.uint8:
         kind = next(kind for kind in CODES if packed_size(values.numel(), kind) == len(parameter))
         values = pack(values, kind)
@@ -69,7 +69,7 @@ def fill(parameter: Tensor, values: Tensor) -> None:
 
 
 class _Product(torch.autograd.Function):
-    """x W^T, or x W of a transposed matrix, whose backward pass makes W again."""
+    """x W^T, or x W for a transposed matrix; the backward pass decodes W again."""
 
     @staticmethod
     def forward(context: Any, inputs: Tensor, data: Tensor, shape: tuple[int, ...], transposed: bool) -> Tensor:
@@ -99,8 +99,8 @@ class PackedLinear(nn.Linear):
 
 
 def pack_layers(blocks: Iterable[nn.Module], kind: str) -> set[str]:
-    """Let the linear layers of blocks on the meta device keep their frozen matrices packed; the names of these within a
-    block."""
+    """Replace the linear layers of blocks on the meta device by layers with packed frozen matrices. Returns the names of
+    those matrices within a block."""
     import transformers
 
     conv: Any = transformers.pytorch_utils.Conv1D
@@ -119,7 +119,7 @@ def pack_layers(blocks: Iterable[nn.Module], kind: str) -> set[str]:
 
 
 def _packed_conv() -> Any:
-    """The class of GPT-2's layers with packed matrices, which lie transposed."""
+    """The class of GPT-2's layers (``Conv1D``) with packed matrices, which are stored transposed."""
     global _CONV
     if _CONV is None:
         import transformers

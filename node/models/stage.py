@@ -34,18 +34,18 @@ class StageModel(nn.Module, ABC):
         self.first = first
         self.last = last
         self.balance: Tensor | None = None
-        """After a pass that trains: the balance loss of routers, to be added to the loss sum; None without any."""
+        """After a pass that trains: the routers' balance loss, to be added to the loss sum; None without routers."""
         self.inner: tuple[nn.Module, ...] = ()
         """The modules of layers that ``_run`` computes."""
         self.around: tuple[nn.Module, ...] = ()
-        """Those of which torch does not know that they are this module's: what is computed around ``inner``."""
+        """The modules that are computed before and after ``inner``; torch does not know them as submodules."""
         self.is_first = first == 0
         self.is_last = last == count - 1
         self.recompute = recompute
         self.tokens: Tensor | None = None
-        """Before a pass of a stage whose definition ``needs_tokens``: the ids of its microbatch, int64 [b, t]."""
+        """Set before a pass if the definition ``needs_tokens``: the token ids of the microbatch, int64 [b, t]."""
         self.draw: Draw | None = None
-        """Before a pass that trains layers with dropout: what their masks come from."""
+        """Set before a pass that trains layers with dropout: the key of their masks."""
 
     @abstractmethod
     def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:
@@ -53,8 +53,8 @@ class StageModel(nn.Module, ABC):
 
         First stage: token ids [b, t] int64 (of a ``build`` model, the data batch). Others: the output of the stage
         before, float32, [b, t, d] for a language model. The last stage returns logits, [b, t, vocabulary].
-        ``places``: of samples of several documents the place of each token in its own, int64 [b, t]: tokens attend to
-        those of their document alone. None: a sample is one document.
+        ``places``: each token's index in its document, int64 [b, t], if samples have several documents: a token attends
+        only to tokens of its own document. None: a sample is one document.
         """
 
     @abstractmethod
@@ -66,8 +66,8 @@ class StageModel(nn.Module, ABC):
         return targets.numel()
 
     def correct(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """How many targets the largest logit names, an int64 scalar on their device; 0 where logits are not one row of
-        classes for each target."""
+        """How many targets have the largest logit, an int64 scalar on the logits' device; 0 if the logits are not one
+        row of classes for each target."""
         if logits.shape[:-1] != targets.shape or targets.is_floating_point():
             return torch.zeros((), dtype=torch.int64, device=logits.device)
         return (logits.argmax(-1) == targets).sum()
@@ -82,28 +82,28 @@ class StageModel(nn.Module, ABC):
         return result
 
     def _drawing(self) -> Draw | None:
-        """What masks of this pass come from; None where nothing is dropped."""
+        """The key of this pass's dropout masks; None if the pass drops nothing."""
         if self.draw is None or not self.training or not torch.is_grad_enabled():
             return None
         return self.draw
 
 
 class Border(Protocol):
-    """How less than the hidden state crosses the border between stages (subspace.py)."""
+    """Shrinks the hidden state at the border between stages, and restores it after it (subspace.py)."""
 
     def shrunk(self, hidden: Tensor) -> Tensor:
-        """What goes to the stage after, of the hidden state [b, t, d]."""
+        """The values that are sent to the stage after, from the hidden state [b, t, d]."""
 
     def grown(self, received: Tensor, tokens: Tensor, places: Tensor | None) -> Tensor:
-        """The hidden state [b, t, d], of what came from the stage before."""
+        """The hidden state [b, t, d], from the values ``received`` from the stage before."""
 
 
 class Pass:
-    """One microbatch on its way through a stage: forward when it is made, and back once.
+    """One microbatch in a stage: constructing it computes the forward pass; `backward` may be called once.
 
     Attributes:
-        output: what the stage hands on; of the last stage the sum of the loss, a scalar.
-        correct: how many targets the last stage named right, an int64 scalar.
+        output: the stage's output; on the last stage the sum of the loss, a scalar.
+        correct: how many targets the last stage predicted correctly, an int64 scalar.
     """
 
     def __init__(self, model: StageModel, inputs: Tensor, targets: Tensor, places: Tensor | None = None) -> None:
@@ -120,8 +120,8 @@ class Pass:
             self.correct = model.correct(logits.detach(), targets)
 
     def backward(self, gradient: Tensor, scale: float = 0.0) -> Tensor | None:
-        """Adds to the parameters' gradients; the gradient of the inputs, None of the first stage's. ``scale``: what the
-        loss sum counts."""
+        """Adds to the parameters' gradients. Returns the gradient of the inputs; None on the first stage. ``scale``: the
+        factor on the balance loss, as ``gradient`` is that on the output."""
         if self._balance is None:
             torch.autograd.backward([self.output], [gradient])
         else:
@@ -134,8 +134,8 @@ class LanguageStage(StageModel):
     """Layers of a causal language model of `transformers`: embedding, blocks, then norm and head as one layer.
 
     The forward pass is the model's own (``trunk.Trunk``). Attention is causal over whole samples without padding.
-    ``blocks`` and ``parameters``, those outside of the blocks, come with their full names; a tied head is computed with
-    the embedding, under the embedding's name.
+    ``blocks``, and the parameters outside of the blocks (``before``, ``after``), come with their full names; a tied head
+    is computed with the embedding's parameter, under the embedding's name.
     """
 
     def __init__(
@@ -154,8 +154,8 @@ class LanguageStage(StageModel):
         half: bool = False,
         drops: bool = False,
     ) -> None:
-        """``documents``: whether attention tells the documents of a sample apart by the places of tokens. ``half``:
-        some weights are in bf16, so that only autocast computes with them. ``drops``: passes that train need a draw."""
+        """``documents``: whether attention separates the documents of a sample by position ids. ``half``: some weights
+        are in bf16, so that the stage computes under autocast. ``drops``: passes that train need a draw."""
         super().__init__(first, last, count, recompute)
         self._documents, self._routers, self._half, self._drops = documents, (routers,), half, drops
         for name, parameter in before:
@@ -167,17 +167,16 @@ class LanguageStage(StageModel):
         # A tuple hides the modules from torch: they are registered once, under their full names, above.
         self._trunk = (trunk,)
         self.border: Border | None = None
-        """What shrinks the hidden state that is handed on; None: it goes as it is."""
+        """Shrinks the hidden state before it is sent; None: it is sent whole."""
         self.inner = tuple(block for _, block in blocks)
         self.around = tuple(trunk.model.modules())
 
     def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:
-        """``places``: int64 [b, t], of each token its place in its document, where samples have several: tokens attend
-        to their own document alone."""
+        """``places``: as in `StageModel.forward`."""
         return self._computed(inputs, {} if places is None else self._placed(places))
 
     def _placed(self, places: Tensor) -> dict[str, Any]:
-        """What tells the model of `transformers` about the tokens' places."""
+        """The keyword arguments that give the `transformers` model the tokens' places."""
         if not self._documents:
             raise FarflungError(
                 "this model family takes samples of one document each: its attention can't tell several apart",
@@ -186,7 +185,7 @@ class LanguageStage(StageModel):
         return {"position_ids": places}
 
     def _computed(self, inputs: Tensor, keywords: dict[str, Any]) -> Tensor:
-        """The model's own forward pass, as far as it is this stage's."""
+        """This stage's part of the model's own forward pass."""
         kind = inputs.device.type
         needed = self._half and not torch.is_autocast_enabled(kind)
         draw = self._drawing()
@@ -210,7 +209,7 @@ class LanguageStage(StageModel):
         return module
 
     def _keyed(self, draw: Draw) -> Callable[..., Tensor]:
-        """Computes blocks with the masks of their numbers."""
+        """A function that computes a block with the dropout masks of its layer number."""
         numbers = self._trunk[0].numbers
 
         def run(block: nn.Module, hidden: Tensor, *rest: Any, **keywords: Any) -> Tensor:
@@ -227,7 +226,7 @@ class LanguageStage(StageModel):
 
 
 class SequentialStage(StageModel):
-    """Layers of an ``nn.Sequential``: each a few of its children, whose names ("0.weight") they keep."""
+    """Layers of an ``nn.Sequential``: each is one or more of its children; the names ("0.weight") stay."""
 
     def __init__(
         self,

@@ -1,15 +1,16 @@
 """A decoder whose blocks write into a few coordinates of the hidden state: ``model.subspace`` of the job.
 
-The hidden state of a token has ``width`` coordinates. Blocks read all of them and add to the first ``rank`` alone; the
-others stay what the token and its place put there at the beginning, fixed random signs that every node makes for
-itself. So a stage hands on [b, t, rank], and its neighbour has the whole hidden state again, exactly: forward and back
-the links carry width / rank times fewer values, whatever codec comes after.
+The hidden state of a token has ``width`` coordinates. Blocks read all of them and add only to the first ``rank``; the
+others keep the values that the embeddings of the token and its position set, fixed random signs that every node can
+generate. So a stage sends [b, t, rank], and the next stage restores the whole hidden state exactly: forward and back the
+links carry width / rank times fewer values, before any codec.
 
 This is the subspace of Ramasinghe et al. 2025 ("Protocol Models": weights that write into the residual stream are held
-in a low-rank subspace, and the embedding has a fixed part beside a trained one) with the subspace laid along
-coordinates. Matrices that read the hidden state are free to turn it, so that no other subspace could do more, up to the
-gains of the norms; and none needs a basis, a projection or a constraint in the optimiser: what is never written is not
-a parameter. Signs instead of normal values take one bit each, so that a stage keeps rows x width / 8 bytes of them.
+in a low-rank subspace, and the embedding has a fixed part beside a trained one) with the subspace aligned to
+coordinates. Matrices that read the hidden state can rotate it, so no other subspace could express more, up to the gains
+of the norms; and no basis, projection or constraint in the optimiser is needed: weights that would write outside of the
+subspace do not exist. A sign takes one bit where a normal value takes 32, so that a stage keeps
+rows x (width - rank) / 8 bytes of them.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ WRITERS = {
     "gpt2": ("attn.c_proj", "mlp.c_proj"),
     "gpt_neox": ("attention.dense", "mlp.dense_4h_to_h"),
 }
-"""Of each family the matrices whose outputs are added to the hidden state as they are: a norm between would write
-beyond the subspace (tests/node/models/test_subspace.py looks)."""
+"""For each family, the matrices whose outputs are added directly to the hidden state. With a norm between the two, the
+sum would leave the subspace (tests/node/models/test_subspace.py checks this)."""
 
 
 class Fixed:
-    """The coordinates of a table's rows that never change: signs times ``scale``, a bit each."""
+    """The fixed coordinates of an embedding table's rows: random signs times ``scale``, stored as a bit each."""
 
     def __init__(self, seed: int, name: str, rows: int, width: int, scale: float) -> None:
         digest = hashlib.sha256(f"{seed}/{name}/fixed".encode()).digest()
@@ -48,7 +49,7 @@ class Fixed:
         self._width, self._scale = width, scale
 
     def to(self, device: torch.device) -> Fixed:
-        """Moves the bits there."""
+        """Moves the bits to ``device``. Returns self."""
         self._bits, self._shifts = self._bits.to(device), self._shifts.to(device)
         return self
 
@@ -59,7 +60,7 @@ class Fixed:
 
 
 class SplitEmbedding(nn.Embedding):
-    """A table whose first coordinates train and whose others are ``fixed``."""
+    """An embedding table whose first coordinates train; the others are ``fixed``."""
 
     fixed: Fixed | None = None
 
@@ -70,7 +71,8 @@ class SplitEmbedding(nn.Embedding):
 
 
 class _Narrow:
-    """What is common to matrices that write ``weight``'s outputs into the first of ``width`` coordinates."""
+    """Mixin for linear layers that write ``weight``'s outputs into the first of ``width`` coordinates, zeros after
+    them."""
 
     width: int
 
@@ -80,17 +82,17 @@ class _Narrow:
 
 
 class Coordinates:
-    """Between stages: the hidden state [b, t, width] as [b, t, rank], and back."""
+    """The border between stages: the hidden state [b, t, width] to [b, t, rank] and back."""
 
     def __init__(self, rank: int, tokens: Fixed, places: Fixed | None) -> None:
         self._rank, self._tokens, self._places = rank, tokens, places
 
     def shrunk(self, hidden: Tensor) -> Tensor:
-        """What the stage after needs of the hidden state."""
+        """The coordinates of the hidden state that the stage after needs, [b, t, rank]."""
         return hidden[..., : self._rank].contiguous()
 
     def grown(self, received: Tensor, tokens: Tensor, places: Tensor | None) -> Tensor:
-        """The hidden state, of what the stage before gave for these ``tokens`` (int64 [b, t])."""
+        """The hidden state, from what the stage before sent for ``tokens`` (int64 [b, t])."""
         if received.shape[-1] != self._rank or received.shape[:-1] != tokens.shape:
             raise RuntimeError(f"{tuple(received.shape)} came for tokens {tuple(tokens.shape)} and rank {self._rank}")
         fixed = self._tokens(tokens)
@@ -136,7 +138,7 @@ class SubspaceModel(LanguageModel):
         return stage
 
     def exported(self, name: str, values: Tensor) -> Tensor:
-        """Whole: 0 where nothing is written, and what is fixed."""
+        """The parameter in full width: zeros where the matrix writes nothing, the fixed part of an embedding."""
         path, _, kind = self.inner(name).rpartition(".")
         module = self.skeleton.get_submodule(path) if name in self.shapes else None
         if isinstance(module, SplitEmbedding):
@@ -150,7 +152,7 @@ class SubspaceModel(LanguageModel):
         return functional.pad(values, (0, 0) * (values.dim() - 1) + (0, beyond) if rows else (0, beyond))
 
     def _fixed(self, device: torch.device) -> dict[str, Fixed]:
-        """Of each table, by its path: that of the tokens comes first."""
+        """The fixed part of each embedding table, by its path; the token embedding comes first."""
         scale = float(getattr(self.config, "initializer_range", 0.02))
         return {
             path: Fixed(self._seed, path, module.num_embeddings, self._width - self.rank, scale).to(device)

@@ -1,7 +1,7 @@
-"""Artifacts of the coordinator: tokenised data, weights of a pretrained model, checkpoints. Fetched and stored here.
+"""Fetch artifacts from the coordinator (tokens, weights of a pretrained model, checkpoints) and store files there.
 
-Every piece of a fetched artifact is checked against its digest; a piece that is wrong or cut short is asked for again
-from where the good ones end. Channels are apart from the control stream, so that bulk never delays a heartbeat.
+Every piece of a fetched artifact is checked against its digest; after a wrong or truncated piece the fetch goes on from
+the end of the last good one. The channels are not the control stream's, so that bulk never delays a heartbeat.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RANGE = 32 << 20
 MOST = 1 << 50
 """Bytes of an artifact, at most."""
 BAD_PIECES = 5
-"""Wrong digests of one piece after which the source is taken to be damaged."""
+"""So many wrong digests of one piece mean that the coordinator's copy is damaged."""
 
 _FINAL = frozenset(
     {
@@ -67,7 +67,8 @@ class Artifacts:
             self._channel = None
 
     async def describe(self, name: str, patient: bool = False) -> Artifact:
-        """Size, pieces and digests. FarflungError if there is no such artifact, Parted if nobody answers."""
+        """Size, pieces and digests. FarflungError if there is no such artifact, Parted if the coordinator does not
+        answer within the patience (``patient``: without limit)."""
         effort, described = _Effort(f"describe {name}", math.inf if patient else self._patience), 0
         while True:
             try:
@@ -94,8 +95,8 @@ class Artifacts:
 
     async def fetch(self, name: str, offset: int, length: int | None, patient: bool = False) -> bytearray:
         """Bytes [offset, offset + length) of an artifact (length None: to its end), verified piece by piece.
-        ``patient``: a coordinator that is away is waited for, however long."""
-        if name.startswith("checkpoint/") and name.endswith("/manifest.json"):  # the step may have been stored anew
+        ``patient``: wait without limit for a coordinator that is away."""
+        if name.startswith("checkpoint/") and name.endswith("/manifest.json"):  # the step's files may have been replaced
             folder = name.rpartition("/")[0] + "/"
             self._described = {other: one for other, one in self._described.items() if not other.startswith(folder)}
         artifact = self._described.get(name) or await self.describe(name, patient)
@@ -143,13 +144,13 @@ class Artifacts:
         yield_to: Callable[[], bool],
         view: int = 0,
     ) -> bool:
-        """Streams one file of a checkpoint; returns whether the checkpoint is complete with it, or nobody needs it.
+        """Streams one file of a checkpoint; returns whether this file completes the checkpoint, or is not needed.
 
-        A stream that broke is followed by one that begins where the coordinator says that the first has ended. Between
-        two pieces it steps aside while ``yield_to()`` says that more urgent bytes wait. FarflungError with the
-        coordinator's sentence if it refuses; while it is away this waits.
+        When a stream breaks, the next one begins where the coordinator says that the first ended. Between two pieces
+        this call waits while ``yield_to()`` is true: more urgent bytes wait. FarflungError with the coordinator's
+        sentence if the coordinator refuses; while the coordinator is away, this call waits.
         """
-        effort = _Effort(f"store {file} of step {step}", math.inf)  # it costs nobody anything to wait
+        effort = _Effort(f"store {file} of step {step}", math.inf)  # no other work waits for this
         sent = _Sent(payload)
         begin = 0
         while True:
@@ -170,7 +171,7 @@ class Artifacts:
     async def _held(self, name: ShardName, effort: _Effort) -> ShardHeld:
         """What the coordinator holds of a file that this node was sending."""
         if not name.view:
-            return ShardHeld()  # no checkpoint's: small, and sent whole
+            return ShardHeld()  # a file outside of checkpoints: small, and always sent whole
         while True:
             try:
                 held: ShardHeld = await self._stub().Held(name, metadata=self._metadata)
@@ -180,7 +181,7 @@ class Artifacts:
             return held
 
     async def _pieces(self, artifact: Artifact, piece: int, until: int, into: memoryview) -> int:
-        """Fetches pieces [piece, until) into a buffer that begins with the first; returns how many good ones came."""
+        """Fetches pieces [piece, until) into ``into``, which begins with the first. Returns how many good ones came."""
         size = artifact.piece_size
         begin, end = piece * size, min(until * size, artifact.size)
         call = self._stub().Fetch(Range(name=artifact.name, offset=begin, length=end - begin), metadata=self._metadata)
@@ -243,7 +244,7 @@ class Artifacts:
 
 
 class _Sent:
-    """A file and the digest of its bytes up to the furthest that was sent."""
+    """A file, and the running digest of the bytes that have been sent at least once."""
 
     def __init__(self, payload: memoryview) -> None:
         self.payload = payload
@@ -258,12 +259,12 @@ class _Sent:
         return data
 
     def digest(self) -> bytes:
-        """Of the whole file, once all of it was sent."""
+        """The digest of the whole file; valid once all of it was sent."""
         return self._hash.digest()
 
 
 class _Effort:
-    """Retries of one request: how long it has been tried in vain, and the pause before the next try."""
+    """Retries of one request: for how long it has made no progress, and the pause before the next try."""
 
     def __init__(self, what: str, patience: float) -> None:
         self._what, self._patience = what, patience
@@ -273,7 +274,7 @@ class _Effort:
         self._since, self._pause = time.monotonic(), FIRST_PAUSE
 
     async def failed(self, error: grpc.RpcError) -> None:
-        """Pauses; raises instead when another try is useless."""
+        """A try failed: pauses, or raises if another try is useless."""
         why = rpc.why_broken(error)
         if isinstance(error, grpc.aio.AioRpcError) and error.code() in _FINAL:
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:  # the session is over
@@ -282,7 +283,7 @@ class _Effort:
         await self.stands(f"last error: {why}")
 
     async def stands(self, why: str) -> None:
-        """Nothing has moved: pauses, or raises when that has been so for too long."""
+        """No progress: pauses, or raises Parted when there has been none for ``patience`` seconds."""
         if time.monotonic() - self._since > self._patience:
             raise Parted(
                 f"cannot {self._what}: tried for {self._patience:.0f} s, {why}",

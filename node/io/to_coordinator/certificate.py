@@ -1,4 +1,4 @@
-"""A node's certificate is renewed before it expires: connections that are open live on, the next ones show the new."""
+"""Renews a node's certificate before it expires: open connections stay, later ones show the new certificate."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class CertificateKeeper:
         self.port = 0
 
     def take(self, certificate: control.Certificate) -> None:
-        """The coordinator has answered."""
+        """The coordinator has sent the renewed certificate."""
         if self._renewed is not None and not self._renewed.done():
             self._renewed.set_result(certificate)
 
     async def keep(self, life: float) -> None:
-        """Have the certificate renewed after two thirds of its life, in seconds; until it is, ask again."""
+        """Renew the certificate after two thirds of ``life`` seconds; ask again until the coordinator has answered."""
         request = identity.certificate_request(self._key, self._me.name)
         while True:
             await asyncio.sleep(life * 2 / 3)
@@ -38,9 +38,9 @@ class CertificateKeeper:
                 await asyncio.wait([self._renewed], timeout=min(60.0, life / 12))
             renewed = self._renewed.result()
             life = renewed.life
-            # From the next connection on; those that are open live on.
+            # For new connections; open ones stay.
             self._me.credentials = replace(self._me.credentials, certificate=renewed.certificate)
-            await self._connect_to_itself()  # so that gRPC takes it now, and not with two connections at one moment
+            await self._connect_to_itself()  # gRPC loads it now, not when two connections arrive at once
 
     async def _connect_to_itself(self) -> None:
         host, _ = split_address(self._listen)

@@ -1,7 +1,8 @@
 """The control stream to the coordinator: reports up, orders down, a heartbeat every second, for the node's whole life.
 
-When the coordinator is away the link connects again for ever; reports wait meanwhile. The coordinator is back when the
-first order of the new stream arrives (a greeting without a kind will do), or after a second without a refusal.
+When the coordinator is away, the node tries to connect again without limit; reports wait meanwhile. The coordinator is
+back when the first order of the new stream arrives (an order without a kind counts too), or after a second without a
+refusal.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ from ...peers.traffic import ACTIVATIONS, OTHER, UPDATES, Traffic
 from .packed_views import PackedViews
 
 SAY_AGAIN = frozenset({"flushed", "prepared", "caught_up", "finished", "evidence", "links", "leaving", "back"})
-"""Reports that the coordinator waits for or acts on; hearing one twice, in order, does no harm. A warning is none of
-them: its points would count twice."""
+"""Reports that the coordinator waits for or acts on; the same one twice, in order, does no harm. Warnings are not among
+them: their points would count twice."""
 COUNTED = frozenset({"step", "eval"})
-"""Reports that the coordinator adds up: said again until it has stored them. It counts each once."""
+"""Reports that the coordinator adds up: sent again until it has stored them. It counts each once."""
 OPENING_TRIPS = 4
 """Round trips in which a stream opens: TCP, two of TLS, the first order."""
 SAY_AGAIN_SECONDS = 15.0
 """A report written so shortly before the stream broke may not have arrived."""
 BUFFERED_REPORTS = 10_000
 SETTLED = 1.0
-"""Seconds after which a stream that brought no order counts as accepted."""
+"""Seconds after which an open stream counts as accepted even if no order came."""
 
 _FENCED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 
 
 _OPENING = 3
-"""Extra seconds that a goodbye may take while the stream is still being opened."""
+"""Factor on a goodbye's seconds while the stream is still being opened."""
 
 
 class ControlLink:
     """The stream and its queue of reports.
 
-    ``on_order(order)``; ``on_lost(why)`` and ``on_back(term)`` in turns. ``view()`` is the view that the hello
-    claims, ``last_action()`` and ``moved()`` what a heartbeat carries.
+    It calls ``on_order(order)``, and alternately ``on_lost(why)`` and ``on_back(term)``. ``view()`` returns the view
+    that the hello names, ``last_action()`` and ``moved()`` the values that a heartbeat carries.
     """
 
     def __init__(
@@ -109,10 +110,11 @@ class ControlLink:
         self._wake.set()
 
     async def goodbye(self, why: str, timeout: float) -> bool:
-        """Ends the link. With a `why`, and if the coordinator is there, it hears that first; whether it has. Without
-        one (a trainer that died) nothing is said: the coordinator only sees the stream end.
+        """Ends the link. With a `why`, sends a goodbye first if the coordinator is there. Returns whether the
+        coordinator has taken the goodbye. Without a `why` (the trainer died) the coordinator only sees the stream end.
 
-        Who leaves before its first stream is open says so too: else the coordinator waits for one that has joined."""
+        A node that leaves before its first stream is open waits for it to say goodbye: it has joined, and without a
+        goodbye the coordinator would wait for it."""
         self._closing = True
         if why and (self._attached or not self._ever_lost):
             self.report(Report(goodbye=Goodbye(why=why)))
@@ -130,7 +132,7 @@ class ControlLink:
             try:
                 await self._attend()
                 why = "the coordinator ended the stream"
-                self._heard = self._closing  # it ends a stream whose last word was a goodbye
+                self._heard = self._closing  # the coordinator ends the stream after a goodbye
             except LinkBroken as error:
                 why = str(error)
             except rpc.BROKEN as error:
@@ -154,7 +156,7 @@ class ControlLink:
         try:
             call = rpc.coordinator_stub(channel).Attend(metadata=self._metadata)
             hello = Hello(session=self._session, view=self._view(), holds=self._packed.newest)
-            with contextlib.suppress(*rpc.BROKEN):  # the reader finds the status
+            with contextlib.suppress(*rpc.BROKEN):  # the reader gets the error's status
                 await call.write(Report(hello=hello))
             tasks = [
                 asyncio.create_task(self._read_orders(call)),
@@ -196,7 +198,7 @@ class ControlLink:
             if order.WhichOneof("kind") == "packed":
                 try:
                     order = Order(term=order.term, view=self._packed.open(order.packed))
-                except ValueError as error:  # the next stream begins with a whole one
+                except ValueError as error:  # the next stream begins with a view that is not packed
                     raise LinkBroken(str(error)) from None
             try:
                 checked(order)
@@ -212,7 +214,7 @@ class ControlLink:
             raise LinkBroken(details.strip().rstrip("]").split(": ")[-1][:200] or code.name)
 
     def _end(self, why: str, again: bool = False) -> None:
-        """This session does not come back to the coordinator. ``again``: the node may, in another one."""
+        """End this session: it does not connect again. ``again``: the node may join again, in a new session."""
         self._fenced = True
         self._on_order(Order(term=self.term, stop=Stop(why=why, refused=not again, again=again)))
 
@@ -247,7 +249,7 @@ class ControlLink:
         await asyncio.sleep(SETTLED)
         if call.done():
             return
-        # A call to a coordinator that is away fails at once, so one that is still open was accepted.
+        # A call to a coordinator that is away fails at once, so a call that is still open was accepted.
         self._accepted()
 
     def _accepted(self) -> None:
@@ -257,7 +259,7 @@ class ControlLink:
                 self._on_back(self.term)
 
     def _queue_again(self) -> None:
-        """Puts the reports that may have been lost with the stream back in front."""
+        """Puts the reports that may have been lost with the stream back at the front of the queue."""
         oldest = time.monotonic() - SAY_AGAIN_SECONDS
         again = [*self._counted, *(report for when, report in self._recent if when >= oldest)]
         self._recent.clear()

@@ -1,4 +1,4 @@
-"""Views that come as edits of earlier ones (coordinator/membership/view_orders.py), made whole. No I/O."""
+"""Rebuilds views that the coordinator sends as edits of earlier ones (coordinator/membership/view_orders.py). Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class PackedViews:
 
     @property
     def newest(self) -> int:
-        """The newest view that is held, 0 for none: what a hello says."""
+        """The number of the newest view that is held, 0 for none; the hello carries it."""
         return max(self._bytes, default=0)
 
     def open(self, packed: PackedView) -> View:
-        """The whole view. ValueError where that cannot be made; then nothing is held any more, and a hello says so."""
+        """The whole view. ValueError if it cannot be rebuilt; then all views are dropped, and the next hello says 0."""
         try:
             if packed.base and packed.base not in self._bytes:
                 raise ValueError(f"an order has edits of view {packed.base}, which this node does not have")

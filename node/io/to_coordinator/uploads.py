@@ -1,7 +1,7 @@
-"""Files of checkpoints on their way to the coordinator: one at a time, and of each file only the newest waits.
+"""Sends files of checkpoints to the coordinator: one at a time; only the newest version of each file waits.
 
-On a link slower than checkpoints are made they would otherwise pile up, each a copy of the stage in shared memory. The
-one on its way is never dropped for a newer one: on a slow link none would ever arrive.
+Otherwise files would pile up on a link that is slower than checkpoints are made, each a copy of the stage in shared
+memory. A file that is being sent is never dropped for a newer one: on a slow link none would ever arrive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("farflung.io")
 
 @dataclass(frozen=True)
 class Upload:
-    """A file that lies in the arena for sending."""
+    """A file in the send arena."""
 
     step: int
     file: str
@@ -33,7 +33,7 @@ class Upload:
 
 
 class UploadQueue:
-    """The files that wait, oldest first: pure."""
+    """The files that wait, oldest first. Pure."""
 
     def __init__(self) -> None:
         self._waiting: list[Upload] = []
@@ -51,7 +51,7 @@ class UploadQueue:
 
 
 class Uploader:
-    """Sends files that lie in the arena for sending."""
+    """Sends files from the send arena."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class Uploader:
         warn: Callable[[str], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """``urgent``: whether anything waits that goes before a checkpoint. ``freed(start)``: the file that begins
-        there in the arena is not needed any more."""
+        """``urgent()``: whether a message waits that is more urgent than a checkpoint. ``freed(start)`` is called when
+        the file that begins at ``start`` in the arena is not needed any more."""
         self._artifacts, self._arena = artifacts, arena
         self._urgent, self._freed, self._warn, self._spawn = urgent, freed, warn, spawn
         self._queue, self._sending = UploadQueue(), False
@@ -79,7 +79,7 @@ class Uploader:
             self._spawn(self._send_all())
 
     async def _send_all(self) -> None:
-        """One file after the other: more at once would only take from the rounds."""
+        """Send one file after the other: several at once would only slow the rounds."""
         try:
             while (one := self._queue.next()) is not None:
                 payload = self._arena.view(one.start, one.length)
@@ -96,5 +96,5 @@ class Uploader:
 
 
 def upload_of(step: int, file: str, start: int, length: int, files: int, meta: str) -> Upload:
-    """What the trainer's STORE says."""
+    """The upload that a STORE message of the trainer describes."""
     return Upload(step, file, start, length, files, meta, int(json.loads(meta).get("view", 0)))

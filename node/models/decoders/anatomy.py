@@ -1,8 +1,8 @@
 """Where a causal language model of `transformers` keeps its pieces, read from the model itself.
 
-The model is run once on the meta device, which has shapes and no values. What is computed before its blocks belongs to
-the first layer, what is computed after them to the last. A model can be cut between blocks if each block takes the
-hidden state that the block before gave, and takes nothing else that was learnt.
+The model is run once on the meta device, which has shapes and no values. Modules that are computed before the blocks
+belong to the first layer, modules that are computed after them to the last. A model can be cut between blocks if each
+block's input is the hidden state that the block before returned, and no other value that depends on parameters.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from torch.overrides import TorchFunctionMode
 
 from ....proto.errors import FarflungError
 
-_TOKENS = 4  # of the text that the model is run on
+_TOKENS = 4  # length of the text that the model is run on
 EXPERTS = "experts"
-"""Name of modules whose computing depends on values: they are passed by, for a run that has none."""
+"""Name of modules whose control flow depends on values; they are skipped in this run, which has no values."""
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """Paths of a model's modules: the list of its ``blocks``; those with parameters that are computed before the blocks
-    (``first``) and after them (``last``), in the order of computing, ``head`` being the very last.
+    """Paths of a model's modules: the list of its ``blocks``; the modules with parameters that are computed before the
+    blocks (``first``) and after them (``last``), in the order of computing; ``head``, the last of these.
 
-    tuples: whether a block gives a tuple, of which the hidden state is the first. documents: whether the masks are made
-    with the tokens' places, by which `transformers` tells the documents of a sample apart.
+    tuples: whether a block returns a tuple, whose first element is the hidden state. documents: whether the masks are
+    made from position ids, by which `transformers` separates the documents of a sample.
     """
 
     blocks: str
@@ -43,10 +43,10 @@ class Anatomy:
 
 
 def anatomy_of(model: Any, classes: bool = False) -> Anatomy:
-    """The anatomy of a model that lies on the meta device. ``classes``: its head names a text's class.
+    """The anatomy of a model that lies on the meta device. ``classes``: its head predicts a text's class.
 
     Raises:
-        FarflungError: the model cannot be cut between its blocks; it says what stands in the way.
+        FarflungError: the model cannot be cut between its blocks; the message says why.
     """
     kind = str(model.config.model_type)
     path, blocks = _blocks(model, kind)
@@ -65,7 +65,7 @@ def anatomy_of(model: Any, classes: bool = False) -> Anatomy:
 
 
 def refused(kind: str, why: str) -> FarflungError:
-    """The error for a model that farflung does not train, and what would have to be added."""
+    """The error for a model that farflung does not train, with a hint what would have to be added."""
     return FarflungError(
         f"the model family {kind!r} can't be cut into stages: {why}",
         hint=f"farflung trains decoders whose blocks hand on one hidden state; where {kind} does, its row is missing: "
@@ -89,7 +89,7 @@ _ASKS = (torch.Tensor.__bool__, torch.Tensor.item, torch.Tensor.__contains__)
 
 
 class NoValues(TorchFunctionMode):
-    """Answers yes where a model asks for the truth of a tensor, as masks do: "are all tokens there?"."""
+    """Makes ``bool(tensor)``, ``tensor.all()`` and the like True on the meta device, as for a mask without padding."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _ASKS and args[0].is_meta:
@@ -98,7 +98,7 @@ class NoValues(TorchFunctionMode):
 
 
 class _MasksSeen:
-    """Whether all masks that a model makes are made with the tokens' places."""
+    """Observes whether a model makes all its attention masks from position ids."""
 
     def __init__(self, model: Any) -> None:
         self._module = sys.modules[type(model).__module__]
@@ -132,7 +132,7 @@ class _MasksSeen:
 
 
 class _Seen:
-    """What a run of the model shows."""
+    """Observes a run of the model by hooks."""
 
     def __init__(self, model: Any, path: str, blocks: nn.ModuleList) -> None:
         self._model, self._path, self._blocks = model, path, blocks
@@ -189,7 +189,7 @@ class _Seen:
         return hook
 
     def anatomy(self, kind: str, documents: bool, classes: bool) -> Anatomy:
-        """What was seen, if it makes a model that can be cut."""
+        """The anatomy that was observed. FarflungError if the model cannot be cut."""
         if self._at != len(self._blocks) or len(self._tuples) != 1:
             raise refused(kind, f"not every block of {self._path} is computed once")
         first = tuple(dict.fromkeys(path for path, late in self._order if not late))

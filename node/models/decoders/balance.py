@@ -1,9 +1,9 @@
 """The balance loss of a mixture's routers, layer by layer, so that each stage computes that of its own blocks.
 
-For a layer it is experts x the sum over experts of (the part of tokens that are sent to one) x (the mean probability of
-being sent there), as in Fedus et al. 2021, (4) to (6), computed by `transformers`' own function of the family; the
-model's is the mean over its layers. (`transformers` takes both means over all layers together before it multiplies
-them, which only one process can do; for one layer the two are the same.)
+For a layer with N experts it is N x the sum over experts of (the fraction of tokens routed to the expert) x (the mean
+router probability of the expert), as in Fedus et al. 2021, (4) to (6), computed by `transformers`' own function for the
+family. The model's balance loss is the mean over its layers. (`transformers` averages both factors over all layers
+before it multiplies them, which only one process can do; for one layer the two are the same.)
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def check_balanced(model: Any) -> None:
 
 
 class Routers:
-    """The routers of some blocks, and what they said in the last pass."""
+    """The routers of some blocks, and their logits in the last pass."""
 
     def __init__(self, model: Any, blocks: Iterable[nn.Module], weight: float) -> None:
-        """``model``: the whole one, on the meta device. ``weight``: of the balance loss."""
+        """``model``: the whole model, on the meta device. ``weight``: the balance loss's weight."""
         config, recorder = model.config, _recorder(model)
         self._loss, self._index = _loss(model), recorder.index
         self._experts = int(getattr(config, "num_local_experts", 0) or config.num_experts)
@@ -50,7 +50,8 @@ class Routers:
         return hook
 
     def loss(self) -> Tensor | None:
-        """That of the last pass times its tokens, so that it adds to a sum over tokens; None without a router."""
+        """The balance loss of the last pass times its number of tokens, so that it can be added to a loss sum over
+        tokens; None without a router."""
         said = [self._said[number] for number in sorted(self._said)]
         self._said.clear()
         if not said:
@@ -61,7 +62,8 @@ class Routers:
 
 
 def _recorder(model: Any) -> Any:
-    """What `transformers` says of the family's routers: their class, and which of their outputs are the logits."""
+    """`transformers`' record of the family's routers: their class, and the index of the logits in their output. None:
+    it has none."""
     for one in (model.base_model, model):
         found = (getattr(one, "_can_record_outputs", None) or {}).get("router_logits")
         if found is not None:
@@ -70,7 +72,7 @@ def _recorder(model: Any) -> Any:
 
 
 class _Plain:
-    """A recorder that is a class alone."""
+    """A recorder that `transformers` gives as a class alone: its output is the logits."""
 
     index = 0
 

@@ -1,4 +1,4 @@
-"""The model families of `transformers` that farflung trains: where their pieces are and what starts them.
+"""The model families of `transformers` that farflung trains: exceptions to what anatomy.py finds, and initial values.
 
 A family is a table row. Everything else (shapes, names, cutting into layers) is read from the modelling class itself,
 built on the meta device, so that a family's own code stays the only definition of its mathematics.
@@ -21,14 +21,14 @@ from ....proto.errors import FarflungError
 from ..dropout import no_dropout, set_rates
 
 DEFAULT_CONTEXT = 1024
-"""Tokens a sample of a pretrained model where the job does not say, unless the model's own longest is less."""
+"""Tokens per sample of a pretrained model if the job does not set them and the model's own maximum is not smaller."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """What reading a causal language model (anatomy.py) does not show.
+    """Facts about a family that anatomy.py cannot find.
 
-    head: what files call the head's module, where the class calls it otherwise; other_heads: what some files call it.
+    head: the head's name in files if it differs from that in the class; other_heads: its names in some other files.
     """
 
     name: str  # model_type in config.json
@@ -48,7 +48,7 @@ def row_of(name: str) -> Family:
 
 
 def check_decoder(name: str, where: str) -> None:
-    """FarflungError (saying ``where`` the family was read) for one that is no decoder of `transformers`."""
+    """FarflungError if the family ``name`` is no decoder of `transformers`; ``where``: the key that names it."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
@@ -67,7 +67,7 @@ def check_decoder(name: str, where: str) -> None:
 
 
 def check_classifier(name: str, where: str) -> None:
-    """FarflungError for a family that `transformers` gives no head for classes."""
+    """FarflungError if `transformers` has no sequence classification for the family ``name``."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as CLASSIFIERS
 
     if name not in CLASSIFIERS:
@@ -80,15 +80,15 @@ def check_classifier(name: str, where: str) -> None:
 
 
 _OF_ITS_OWN: Mapping[str, dict[str, Any]] = {"mistral": {"sliding_window": None}, "qwen2": {"sliding_window": None}}
-"""What a model that starts from random weights has otherwise than its class begins with."""
+"""Settings of a model that starts from random weights which differ from the class's defaults."""
 _WIDE_HEADS = ("qwen3",)
-"""Families whose heads are as wide as those of the published model unless it is said."""
+"""Families whose default head width is that of the published model, not width / heads."""
 
 
 def fresh_config(model: Any, vocabulary: int, context: int) -> Any:
     """The `transformers` configuration of a model that starts from random weights.
 
-    `model` is the job's [model] section; `vocabulary` in tokens, `context` in tokens a sample.
+    `model` is the job's [model] section; `vocabulary` in tokens, `context` in tokens per sample.
     """
     import transformers
 
@@ -145,8 +145,8 @@ def stored_config(
     dropout: float = 0.0,
     check: Callable[[str, str], None] = check_decoder,
 ) -> Any:
-    """The configuration of a model folder's config.json, made fit for training windows of `context` tokens, with
-    dropouts of this rate. ``check(family, where)``: refuses a family that is not fit.
+    """The configuration of a model folder's config.json, for training on windows of `context` tokens (None: the
+    default), with every dropout rate set to ``dropout``. ``check(family, where)`` raises for an unsupported family.
 
     Raises FarflungError for a family that farflung doesn't know, a context longer than the model's, and quantised
     weights.
@@ -175,15 +175,16 @@ def stored_config(
 
 
 def gated_width(width: int) -> int:
-    """Inner width of a gated MLP: 8/3 of `width` (the parameters of an ungated 4x MLP), rounded up to 64's multiple."""
+    """Inner width of a gated MLP: 8/3 of `width` (as many parameters as an ungated 4x MLP), rounded up to a multiple
+    of 64."""
     return -(-(8 * width) // (3 * 64)) * 64
 
 
 def small_deviation(width: int) -> float:
     """Standard deviation of fresh matrices, sqrt(2 / (5 width)): Nguyen and Salazar 2019, as GPT-NeoX starts.
 
-    0.023 at width 768, where GPT-2 has 0.02. The families' constant 0.02 makes narrow models learn nothing for
-    hundreds of steps.
+    0.023 at width 768, where GPT-2 has 0.02. With the families' constant 0.02, narrow models learn nothing for hundreds
+    of steps.
     """
     return math.sqrt(2 / (5 * width))
 
@@ -214,10 +215,10 @@ def _check_sizes(model: Any) -> None:
 
 
 def initial_constant(model: Any, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Initial value of a vector, float32 [n]: what the model of `transformers` gives it; where that is random, zeros
-    for a bias and else ones."""
+    """Initial value of a vector, float32 [n]: the one that `transformers` sets; if that is random, zeros for a bias,
+    else ones."""
     path, _, last = name.rpartition(".")
-    owner = copy.copy(model.get_submodule(path))  # a copy of its own dictionaries; the modules below stay who they are
+    owner = copy.copy(model.get_submodule(path))  # a shallow copy: it shares its submodules with the model
     owner._parameters = {
         key: nn.Parameter(torch.full(one.shape, math.nan) if one.dim() < 2 else one, requires_grad=False)
         for key, one in owner._parameters.items()
@@ -233,7 +234,7 @@ def initial_constant(model: Any, name: str, shape: tuple[int, ...]) -> Tensor:
 
 
 def _with_dropout(config: Any, rate: float) -> Any:
-    """Every dropout of a configuration has this rate, whatever it had; noise in routers is 0."""
+    """Set every dropout rate of a configuration to ``rate``, and noise in routers to 0. Returns the configuration."""
     if not set_rates(config, rate) and rate:
         raise no_dropout(str(config.model_type))
     if hasattr(config, "output_router_logits"):

@@ -1,4 +1,4 @@
-"""Modules built on the meta device become real: parameters without values, buffers with theirs."""
+"""Gives modules on the meta device memory: parameters with undefined values, buffers with their values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .anatomy import Anatomy, refused
 
 
 def materialise(modules: Iterable[nn.Module], device: torch.device, frozen: torch.dtype = torch.float32) -> None:
-    """Gives the own parameters of each module, which lie on the meta device, memory on ``device`` in place: float32,
-    values undefined. One that two modules share stays one; frozen ones stay frozen, and matrices among them are of the
-    dtype ``frozen``."""
+    """Gives the direct parameters of each module that lie on the meta device memory on ``device``, in place: float32,
+    values undefined. A parameter that two modules share stays shared; frozen ones stay frozen, and frozen matrices get
+    the dtype ``frozen``."""
     made: dict[int, nn.Parameter] = {}
     for module in modules:
         for name, parameter in module.named_parameters(recurse=False):
@@ -30,18 +30,18 @@ def materialise(modules: Iterable[nn.Module], device: torch.device, frozen: torc
 
 
 def fill_buffers(model: Any, modules: Iterable[nn.Module], device: torch.device) -> None:
-    """Gives the own buffers of each module (rotary tables, scales) the values that ``model``, of `transformers`, starts
-    them with.
+    """Gives the direct buffers of each module (rotary tables, scales) the initial values that the `transformers` model
+    ``model`` sets.
 
     Raises:
-        FarflungError: the model does not say what a buffer begins with.
+        FarflungError: the model does not set the initial value of a buffer.
     """
     for module in modules:
         empty = {name: buffer for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta}
         if not empty:
             continue
         parameters = list(module.named_parameters(recurse=False))
-        for name, parameter in parameters:  # their values come from elsewhere, and may be large
+        for name, parameter in parameters:  # parameters get their values elsewhere, and may be large
             module.register_parameter(name, nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad))
         found = [_filled(model, module, empty, value) for value in (0, 1)]
         for name, parameter in parameters:
@@ -57,7 +57,7 @@ def fill_buffers(model: Any, modules: Iterable[nn.Module], device: torch.device)
 
 
 def _filled(model: Any, module: nn.Module, empty: dict[str, Tensor], value: int) -> dict[str, Tensor]:
-    """The buffers as `transformers` initialises them where they held ``value`` before."""
+    """The buffers after `transformers`' initialisation, if they held ``value`` before it."""
     for name, buffer in empty.items():
         module._buffers[name] = torch.full(buffer.shape, value, dtype=buffer.dtype, device="cpu")
     with torch.no_grad():
@@ -66,8 +66,8 @@ def _filled(model: Any, module: nn.Module, empty: dict[str, Tensor], value: int)
 
 
 def freeze_buffers(model: Any, anatomy: Anatomy) -> list[str]:
-    """Makes the buffers that are part of a model's files, as what corrects DeepSeek's routers, parameters that do not
-    train; gives their names. They stay as the folder has them."""
+    """Turns the buffers that a model's files contain (such as the correction bias of DeepSeek's routers) into frozen
+    parameters, which keep the folder's values. Returns their names."""
     found = []
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     for name in model.state_dict():

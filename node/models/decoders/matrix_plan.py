@@ -1,4 +1,4 @@
-"""How matrices of a model's blocks may be cut over the devices of one node: `transformers`' own plan of the family."""
+"""How matrices of a model's blocks may be cut over the devices of one node: `transformers`' own plan for the family."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Literal
 from ....proto.errors import FarflungError
 
 Cut = Literal["columns", "rows", "summed"]
-"""``columns``: outputs are cut, each device has some; ``rows``: inputs are, and outputs are sums over devices;
-``summed``: the parameters are whole on each, and their gradients are sums."""
+"""``columns``: the outputs are cut, each device computes some of them; ``rows``: the inputs are cut, and the outputs
+are summed over devices; ``summed``: each device has the whole parameter, and the gradients are summed over devices."""
 
 _CUTS: Mapping[str, Cut] = {"colwise": "columns", "rowwise": "rows", "replicated_with_grad_allreduce": "summed"}
 _BLOCK = "layers.*."
 
 
 def matrix_plan(config: Any) -> dict[str, Cut]:
-    """Of modules of a block, by their path in it, how their parameters are cut; all others stay whole.
+    """How the parameters of a block's modules are cut, by the module's path within the block; all others stay whole.
 
     Raises:
-        FarflungError: the family has no such plan, or one that this version does not know how to follow.
+        FarflungError: the family has no such plan, or its plan has a kind of cut that this version does not have.
     """
     table: Mapping[str, str] = getattr(config, "base_model_tp_plan", None) or {}
     told = {path.removeprefix(_BLOCK): kind for path, kind in table.items() if path.startswith(_BLOCK)}
@@ -35,8 +35,7 @@ def matrix_plan(config: Any) -> dict[str, Cut]:
 
 
 def check_heads(config: Any, ranks: int) -> None:
-    """FarflungError for a number of devices over which heads, or the width between the matrices, do not come out
-    even."""
+    """FarflungError if ``ranks`` devices do not divide the number of heads, of key heads, and the MLP's inner width."""
     sizes = {
         "heads": config.num_attention_heads,
         "heads of keys": getattr(config, "num_key_value_heads", None) or config.num_attention_heads,

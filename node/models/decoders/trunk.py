@@ -1,9 +1,9 @@
 """A stage's part of a model of `transformers`, computed by that model's own forward pass.
 
-A ``Trunk`` is a copy of the whole model in which other stages' blocks are empty slots that hand on what they get. So
-whatever the model prepares for its blocks (positions, masks, scales) is prepared by its own code, on every stage
-alike. A stage that is not the first one's takes the hidden state from the stage before in its first slot; one that is
-not the last stops the pass where its own blocks end.
+A ``Trunk`` is a copy of the whole model in which other stages' blocks are empty slots, which return their input. So the
+model's own code prepares all inputs of its blocks (positions, masks, scales), on every stage alike. Every stage but the
+first puts the hidden state from the stage before into its first slot; every stage but the last ends the pass after its
+own blocks.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ Run = Callable[..., Tensor]
 
 
 class _Left(Exception):
-    """The pass has reached the stage's end. Caught where it began."""
+    """The pass has reached the stage's end. `Trunk.__call__` catches it."""
 
 
 class _Crossing:
-    """What goes into a stage, and what comes out of it, while a pass is computed."""
+    """The input and output of a stage during a pass, which its slots share."""
 
     entry = 0
-    """The slot that takes what came from the stage before."""
+    """The index of the slot that takes ``received``, the hidden state from the stage before."""
     exit: int | None = None
-    """The slot behind which the pass ends, -1: before the first; None: it goes on to the head."""
+    """The index of the slot after which the pass ends and its hidden state is ``left``. -1: in the first slot, before
+    any block; None: the pass goes on to the head."""
     run: Run | None = None
-    """How this stage's own blocks are computed."""
+    """Computes one of this stage's own blocks."""
     received: Tensor | None = None
     left: Tensor | None = None
 
 
 class _Slot(nn.Module):
-    """Stands where a block stood: computes it if it is the stage's ``own``, else hands on what it gets."""
+    """Replaces a block: computes it if it is the stage's ``own``, else returns its input."""
 
     def __init__(self, index: int, block: nn.Module, crossing: _Crossing, own: bool, tuples: bool) -> None:
         super().__init__()
         self._index, self._own, self._tuples = index, own, tuples
-        self._hidden = (block, crossing)  # a tuple hides the block from torch: it is registered by the stage
+        self._hidden = (block, crossing)  # a tuple hides the block from torch: the stage registers it
 
     def forward(self, *args: Any, **keywords: Any) -> Any:
         hidden = args[0] if args else keywords.pop("hidden_states")
@@ -61,11 +62,11 @@ class _Slot(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(self.__dict__["_hidden"][0], name)  # as a model asks a block for its kind of attention
+            return getattr(self.__dict__["_hidden"][0], name)  # a model may read attributes of a block, such as its kind of attention
 
 
 class _Nothing(nn.Module):
-    """Stands where a module of the first layer stood: what is made of its output is not used."""
+    """Replaces a module of the first layer on later stages, where its output has no effect."""
 
     def forward(self, *args: Any, **keywords: Any) -> Tensor:
         floating = [one for one in args if isinstance(one, Tensor) and one.is_floating_point() and one.dim() == 3]
@@ -84,11 +85,11 @@ class Trunk:
         last: bool,
         begin: int,
     ) -> None:
-        """``model``: the whole one on the meta device, of which a copy is taken. ``blocks``: this stage's own by
-        number. ``begin``: the number of its first block, or of that which would come next."""
+        """``model``: the whole model on the meta device, which is copied. ``blocks``: this stage's own blocks by
+        number. ``begin``: the number of its first block; if it has none, of the block after it."""
         self._crossing = crossing = _Crossing()
         self.numbers = {block: number + 1 for number, block in blocks.items()}
-        """Of each of this stage's blocks its layer in the whole model."""
+        """The layer number, in the whole model, of each of this stage's blocks."""
         memo: dict[int, Any] = {id(model.config): model.config}
         for index, block in enumerate(model.get_submodule(anatomy.blocks)):
             own = blocks.get(index)
@@ -100,19 +101,19 @@ class Trunk:
             crossing.exit = max(blocks, default=-1)
         self.model = copy.deepcopy(model, memo).eval()
         self._enters = not first
-        for path in anatomy.first if first else ():  # the hidden state is fp32, whatever an embedding is kept in
+        for path in anatomy.first if first else ():  # the hidden state is fp32, whatever dtype an embedding has
             self.model.get_submodule(path).register_forward_hook(lambda module, args, output: output.float())
         self._outside = (*anatomy.first, *anatomy.last)
         self.head: nn.Module = self.model.get_submodule(anatomy.head)
 
     def modules(self, begins: Sequence[str], ends: Sequence[str]) -> list[nn.Module]:
-        """All modules but the blocks, of the first and the last layer those at these paths."""
+        """All modules outside of the blocks; of the first layer only those at ``begins``, of the last at ``ends``."""
         absent = {id(self.model.get_submodule(path)) for path in self._outside if path not in (*begins, *ends)}
         return [module for module in self.model.modules() if id(module) not in absent]
 
     def __call__(self, inputs: Tensor, run: Run, **keywords: Any) -> Tensor:
-        """``inputs``: ids [b, t] of the first stage, else the hidden state [b, t, d]. ``run``: computes a block. Logits
-        [b, t, vocabulary] of the last stage, else the hidden state."""
+        """``inputs``: on the first stage token ids [b, t], else the hidden state [b, t, d]. ``run``: computes a block.
+        Returns logits [b, t, vocabulary] on the last stage, else the hidden state."""
         crossing = self._crossing
         crossing.run = run
         named: dict[str, Any] = {"input_ids": inputs}

@@ -1,4 +1,4 @@
-"""What a job's model costs, layer by layer: ``python -m farflung.node.models.profiling.cost``, a process of its own.
+"""What a job's model costs, layer by layer: ``python -m farflung.node.models.profiling.cost``, a separate process.
 
 The coordinator never imports torch; it starts this program and talks JSON with it. Standard input:
 ``{"job": JOB, "vocabulary": N | null}``, the job as `Job.model_dump_json` writes it, and the tokenizer's size.
@@ -40,8 +40,8 @@ from .measured import Cost, measure
 def profile(job: Job, vocabulary: int | None) -> Profile:
     """The profile of a job's model; FarflungError for everything that is wrong with the model, its folder or build.
 
-    ``vocabulary`` is the tokenizer's size (None for ``data.build``). Flops are of forward and backward together, the
-    backward pass counted twice the forward; recomputation is not counted.
+    ``vocabulary`` is the tokenizer's size (None for ``data.build``). Flops are those of forward and backward pass
+    together, the backward pass counted as twice the forward pass; recomputation is not counted.
     """
     if job.model.parameters is not None:
         return own_profile(job.model.parameters, job.data.samples)
@@ -76,9 +76,9 @@ def profile(job: Job, vocabulary: int | None) -> Profile:
 
 
 def own_profile(parameters: int, samples: int | None) -> Profile:
-    """Of a model that only its members know: one layer, and as many flops as if each weight were used once a sample.
+    """The profile of a model that only the members know: one layer, with the flops of using each weight once a sample.
 
-    Only what the nodes' speeds are to each other matters to its plan, and that is measured.
+    Only the ratios of the nodes' speeds matter to its plan, and those are measured.
     """
     layer = LayerProfile(
         name="model", parameters=parameters, flops_per_sample=6.0 * parameters, activation_elements_per_sample=0
@@ -89,16 +89,16 @@ def own_profile(parameters: int, samples: int | None) -> Profile:
 def language_layers(definition: LanguageModel, context: int, precision: str = "fp32") -> list[LayerProfile]:
     """The layers' cost for samples of ``context`` tokens, by counting.
 
-    A matrix of n weights costs 2n flops a token forward; attention 4 t d a token (scores and values over the whole
-    window, as the causal half is computed by most kernels anyway). See Kaplan et al. 2020, 2.1. Of experts those count
-    that a token is sent to; their weights are all there.
+    A matrix of n weights costs 2n flops per token forward; attention 4 t d per token (scores and values over the whole
+    window, as most kernels compute the masked half too). See Kaplan et al. 2020, 2.1. Flops count only the experts that
+    a token is routed to; parameters count all experts.
     """
     if isinstance(definition, LoraModel):
         return _lora_layers(definition, context, precision)
     width = handed_on = int(definition.config.hidden_size)
     last = len(definition.layers) - 1
     plain = definition
-    if isinstance(definition, SubspaceModel):  # keeps for its backward pass about what the whole hidden state needs
+    if isinstance(definition, SubspaceModel):  # its backward pass keeps about as much as for the whole hidden state
         plain, handed_on = LanguageModel(definition.config), definition.rank
     counted = counted_layers(plain, context, precision)
     logits = 2 * context * int(definition.config.vocab_size)  # and their gradient
@@ -129,19 +129,20 @@ def language_layers(definition: LanguageModel, context: int, precision: str = "f
 
 
 def counted_layers(definition: LanguageModel, context: int, precision: str) -> Sequence[Layer | Cost]:
-    """What each layer keeps: by formula where the scheduler has one, else by computing it once without values."""
+    """The memory that each layer keeps: by the scheduler's formula if it has one for the family, else by computing the
+    layer once on the meta device."""
     if definition.family in FORMULAS:
         return decoder_layers(shape_of(definition.config.to_dict(), context), precision)
     return measure(definition, context, precision)
 
 
 def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[LayerProfile]:
-    """Those of the base, embedding and head with the blocks beside them. The backward pass computes no gradients of
-    frozen weights, and so costs what the forward pass does."""
+    """The base's layers, with the embedding in the first block's layer and the head in the last one's. The backward pass
+    computes no gradients of frozen weights, so it costs as much as the forward pass."""
     whole = language_layers(LanguageModel(definition.config), context, precision)
-    # Of pairs of answers the base computes forward, too, and its hidden state is handed on beside that of the adapters.
+    # With pairs of answers each stage also computes the reference forward, and sends its hidden state beside the policy's.
     twice = isinstance(definition, PreferenceModel)
-    half = definition.frozen_dtype == torch.bfloat16  # then autocast makes no copies, and vectors are next to nothing
+    half = definition.frozen_dtype == torch.bfloat16  # then autocast makes no copies of matrices, and vectors are negligible
     profiles = []
     for layer, name in enumerate(definition.layers):
         last = layer == len(definition.layers) - 1
@@ -181,7 +182,7 @@ def sequential_layers(
     stage = definition.build(0, last)
     definition.initialise(stage, 0)
     if definition.drops:
-        stage.eval()  # the loss of a sample alone is compared with that among others
+        stage.eval()  # the loss of single samples is compared with that of the batch
     profiles, hidden = [], inputs
     kept = Kept([*stage.parameters(), *stage.buffers()])
     try:
@@ -238,7 +239,7 @@ def _with_vocabulary(job: Job, vocabulary: int | None) -> Job:
 
 
 def main() -> int:
-    """Reads the request, prints the answer; what imported modules print goes to standard error."""
+    """Reads the request, prints the answer; output of imported modules goes to standard error."""
     with contextlib.redirect_stdout(sys.stderr):
         try:
             request = json.load(sys.stdin)

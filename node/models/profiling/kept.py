@@ -1,4 +1,4 @@
-"""What torch keeps of a computation for its backward pass, seen by the hooks through which it keeps it."""
+"""How much memory torch keeps of a computation for its backward pass, counted by saved-tensor hooks."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor
 
 
 class Kept:
-    """Bytes that were kept, each storage once."""
+    """Counts the bytes that are kept, each storage once."""
 
     def __init__(self, own: Iterable[Tensor]) -> None:
-        """``own``: what is there anyway, parameters and buffers."""
+        """``own``: tensors that do not count, because they exist in any case (parameters and buffers)."""
         self._seen = {_identity(tensor) for tensor in own}
-        self._held: list[Tensor] = []  # or another tensor would get the storage's address
+        self._held: list[Tensor] = []  # kept alive, so that no other tensor gets the same storage address
         self.bytes = 0
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """What is computed in here counts."""
+        """Count the tensors that computations in this context keep."""
         with torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor):
             yield
 
@@ -33,6 +33,6 @@ class Kept:
 
 
 def _identity(tensor: Tensor) -> int:
-    """Of a tensor's storage; one on the meta device has no address."""
+    """A number that identifies a tensor's storage; a storage on the meta device has no address."""
     storage = tensor.untyped_storage()
     return storage._cdata if tensor.is_meta else storage.data_ptr()

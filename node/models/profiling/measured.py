@@ -1,7 +1,7 @@
-"""What a layer of a decoder computes and keeps, by computing it once without values.
+"""The flops of a decoder's layer and the memory that it keeps, found by computing it once on the meta device.
 
-On the meta device tensors have shapes and no memory, so that a layer of any size is counted in milliseconds: the flops
-of its matrix products, what torch keeps of it for the backward pass, and what it makes beside that.
+There tensors have shapes and no memory, so a layer of any size is counted in milliseconds: the flops of its matrix
+products, the tensors that torch keeps for the backward pass, and the copies of weights that autocast makes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .kept import Kept
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one sample: flops of a forward pass, elements of 4 bytes that are kept. copies: elements that are kept of each
-    microbatch. active: weights that a token is multiplied with."""
+    """For one sample: flops of a forward pass, and kept elements of 4 bytes. copies: elements kept once per microbatch
+    (bf16 copies of weights). active: weights that one token is multiplied with."""
 
     flops: float
     stored: int
@@ -43,7 +43,7 @@ def measure(definition: LanguageModel, context: int, precision: str) -> list[Cos
         if likeness not in known:
             stage = definition.build(layer, layer, "meta").train()
             one, two = (_count(stage, context, width, samples, precision) for samples in (1, 2))
-            # What does not grow with the samples is of the weights: their copies in another precision.
+            # Kept memory that does not grow with the samples belongs to the weights: their bf16 copies.
             stored = two[1] - one[1]
             copies = max(0, one[1] - stored) if precision == "bf16" else 0
             known[likeness] = Cost(one[0], stored // 4, copies // 4, _active(stage, per_token))
@@ -60,7 +60,7 @@ def _likeness(definition: LanguageModel, layer: int) -> Any:
 
 
 def _count(stage: LanguageStage, context: int, width: int, samples: int, precision: str) -> tuple[float, int]:
-    """(flops, bytes kept) of so many samples."""
+    """(flops, bytes kept) of a forward pass with ``samples`` samples."""
     if stage.is_first:
         inputs = torch.zeros(samples, context, dtype=torch.long, device="meta")
     else:
@@ -84,7 +84,7 @@ def _count(stage: LanguageStage, context: int, width: int, samples: int, precisi
 
 
 def _active(stage: LanguageStage, per_token: int) -> int:
-    """Weights of matrices that each token meets: of experts, those that it is sent to."""
+    """Weights that one token is multiplied with: of the experts, only ``per_token`` count."""
     total = sum(parameter.numel() for parameter in stage.parameters())
     for module in stage.modules():
         if experts := _experts(module):
@@ -102,8 +102,8 @@ _PRODUCTS = frozenset(
 
 
 class _Device(TorchFunctionMode):
-    """What real devices do and the meta device does not: attention keeps no scores, and under autocast (``half``)
-    products are computed in bf16."""
+    """Makes the meta device behave as real devices do: attention keeps no scores, and under autocast (``half``) products
+    are computed in bf16."""
 
     def __init__(self, half: bool) -> None:
         super().__init__()
@@ -139,7 +139,8 @@ class _Attended(torch.autograd.Function):
 
 
 class _Experts:
-    """Experts of a stage on the meta device: which tokens go where is not known, but to how many experts each goes."""
+    """Replaces the experts of a stage on the meta device, where the routing is unknown; the number of experts per token
+    is known."""
 
     def __init__(self, stage: nn.Module) -> None:
         self.flops = 0.0
@@ -158,7 +159,7 @@ class _Experts:
             tokens, chosen = hidden.numel() // hidden.shape[-1], chosen_ones.shape[-1]
             weights = sum(parameter.numel() for parameter in module.parameters()) // experts
             self.flops += 2.0 * tokens * chosen * weights
-            inner = weights // hidden.shape[-1]  # of three matrices: what gate, up and down have of outputs and inputs
+            inner = weights // hidden.shape[-1]  # 3 x the inner width: of the matrices gate, up and down
             kept = tokens * chosen * (inner * 4 // 3 + 3 * hidden.shape[-1])
             output: Tensor = _Expert.apply(hidden, kept)  # type: ignore[no-untyped-call]
             return output
@@ -178,6 +179,6 @@ class _Expert(torch.autograd.Function):
 
 
 def _experts(module: nn.Module) -> int:
-    """How many experts a module of experts has; of any other 0."""
+    """How many experts a module of experts has; 0 for any other module."""
     stacks = [one for one in module._parameters.values() if one is not None and one.dim() == 3]
     return len(stacks[0]) if stacks and type(module).__name__.lower().endswith(EXPERTS) else 0

@@ -1,8 +1,8 @@
-"""Tensors as files have them and parameters as `transformers` computes with them, where the two differ.
+"""Converts between the tensors of files and the parameters of `transformers` models, where the two differ.
 
-Mixtures of experts lie in files expert by expert and are computed as one tensor of a layer; some families' files have
+Files have a mixture of experts as one tensor per expert, the model has one tensor per layer; some families' files have
 other names. `transformers` describes both (conversion_mapping.py); here its description is applied to single
-parameters, so that a node reads the files' tensors of its own layers and no others.
+parameters, so that a node reads only the tensors of its own layers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ....proto.errors import FarflungError
 
 @dataclass(frozen=True)
 class Made:
-    """Parameters that are made together of some tensors of the files.
+    """Parameters that are made together from some tensors of the files.
 
-    sources: (name in the files, the pattern of the converter that it fits). parameters: full names.
+    sources: (name in the files, the pattern of the converter that it matches). parameters: full names.
     """
 
     sources: tuple[tuple[str, str], ...]
@@ -33,11 +33,11 @@ class Made:
     model: Any
 
     def read(self, source: Callable[[str], Tensor]) -> dict[str, Tensor]:
-        """The parameters, of the tensors that ``source`` gives by their names in the files."""
+        """The parameters by name, made from the files' tensors; ``source(name)`` reads one of these."""
         return _converted(self.converter, self.sources, self.target, source, self.model)
 
     def written(self, parameter: Callable[[str], Tensor]) -> dict[str, Tensor]:
-        """The tensors of the files, of the parameters that ``parameter`` gives by name."""
+        """The files' tensors by name, made from the parameters; ``parameter(name)`` reads one of these."""
         if self.converter is None:
             return {self.sources[0][0]: parameter(self.target)}
         reverse = self.converter.reverse_transform()
@@ -64,10 +64,10 @@ class Made:
 def conversions(
     model: Any, wanted: Iterable[str], stored: Iterable[str], shape: Callable[[str], tuple[int, ...]]
 ) -> dict[str, Made]:
-    """How those of the ``wanted`` parameters that files have in another form are made of what is ``stored``.
+    """For each ``wanted`` parameter that files have in another form: how it is made from the ``stored`` tensors.
 
     Args:
-        model: of `transformers`, on the meta device. shape: of a stored tensor.
+        model: the `transformers` model, on the meta device. shape: gives the shape of a stored tensor.
     """
     from transformers import core_model_loading as loading
     from transformers.conversion_mapping import get_model_conversion_mapping
@@ -82,7 +82,7 @@ def conversions(
         target, pattern = loading.rename_source_key(name, renamings, converters, model.base_model_prefix, names)
         if target in names:
             groups.setdefault(target, []).append((name, pattern or ""))
-    own = get_model_conversion_mapping(model, add_legacy=False)  # what is not read on purpose alone
+    own = get_model_conversion_mapping(model, add_legacy=False)  # without conversions of old formats, which are read and not written
     backwards = tuple(one.reverse_transform() for one in reversed(own) if isinstance(one, loading.WeightRenaming))
     found = {}
     for target, sources in groups.items():

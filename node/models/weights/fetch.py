@@ -1,4 +1,4 @@
-"""How files of the run are read: by name and range."""
+"""The interface by which artifacts are read: name, offset, length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Fetch(Protocol):
 
 
 def telling(fetch: Fetch, tell: Tell) -> Fetch:
-    """``fetch`` that says how much of each artifact has come."""
+    """``fetch``, which also tells how many bytes of each artifact have come."""
     meters: dict[str, Meter] = {}
 
     def counted(name: str, offset: int = 0, length: int | None = None) -> bytes:

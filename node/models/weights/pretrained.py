@@ -1,7 +1,7 @@
 """Weights of a model folder (config.json and *.safetensors), read tensor by tensor.
 
-A node reads through `Wire.fetch`, so only the stage's own tensors travel; the coordinator's machine reads the
-folder.
+A node reads through `Wire.fetch`, so only its own stage's tensors travel; the coordinator's machine reads the folder
+itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .fetch import Fetch
 from .safetensors_range import DTYPES, Slot, Source
 
 _BLOCK = 64 << 20  # bytes compared at a time
-PREFIX = "model/"  # of the artifacts' names
+PREFIX = "model/"  # prefix of the artifacts' names
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -32,14 +32,14 @@ _BEFORE = {".LayerNorm.weight": ".LayerNorm.gamma", ".LayerNorm.bias": ".LayerNo
 
 
 class Weights:
-    """The tensors of a model folder, found by parameter name. Reads headers as they are needed."""
+    """The tensors of a model folder, found by parameter name. Reads each file's header when it is first needed."""
 
     def __init__(self, fetch: Fetch, files: Iterable[str]) -> None:
         self._source = _model_folder(fetch)
         self._headers: dict[str, dict[str, Slot]] = {}
         self._made: tuple[LanguageModel, dict[str, Made]] | None = None
         names = {name.removeprefix(PREFIX) for name in files}
-        if SINGLE in names:  # where there is an index too, transformers reads this one
+        if SINGLE in names:  # if there is an index too, transformers reads the single file
             self.file_of: dict[str, str] = dict.fromkeys(self._header(SINGLE), SINGLE)
         elif INDEX in names:
             listed = self._source.json(fetch(PREFIX + INDEX), INDEX).get("weight_map")
@@ -57,19 +57,19 @@ class Weights:
     def stored_name(self, definition: LanguageModel, name: str) -> str | None:
         """The name under which the folder has a parameter; None when it lacks it.
 
-        Folders saved from the base model leave out its prefix ("h.0.ln_1.weight"); heads have had two names; a tied
-        parameter may be stored as the head's.
+        A folder saved from the base model lacks the prefix ("h.0.ln_1.weight"); heads have had two names; a tied
+        parameter may be stored under the head's name.
         """
         prefix = definition.skeleton.base_model_prefix
         candidates = [name, name.removeprefix(f"{prefix}."), f"{prefix}.{name}"]
-        for now, before in _BEFORE.items():  # what TensorFlow called it, as in the first files of BERT
+        for now, before in _BEFORE.items():  # TensorFlow's names, as in the first files of BERT
             candidates += [one.removesuffix(now) + before for one in candidates if one.endswith(now)]
         if name in (definition.tied, definition.head_name):
             candidates += definition.head_names
         return next((candidate for candidate in candidates if candidate in self.file_of), None)
 
     def made(self, definition: LanguageModel, name: str) -> Made | None:
-        """How a parameter that is not stored as it is is made of what is; None when it can't be."""
+        """How to make a parameter that is not stored under a name of its own from stored tensors; None if impossible."""
         if self._made is None or self._made[0] is not definition:
             wanted = [definition.inner(one) for one in definition.stored]
             shape = {stored: self.slot(stored).shape for stored in self.file_of}.__getitem__
@@ -77,11 +77,11 @@ class Weights:
         return self._made[1].get(definition.inner(name))
 
     def has(self, definition: LanguageModel, name: str) -> bool:
-        """Whether the folder has a parameter, as it is or in parts."""
+        """Whether the folder has a parameter, as one tensor or to be made from several."""
         return self.stored_name(definition, name) is not None or self.made(definition, name) is not None
 
     def parameter(self, definition: LanguageModel, name: str) -> Tensor:
-        """A parameter in its file's dtype, on the CPU, which ``problems`` has found nothing wrong with."""
+        """A parameter in its file's dtype, on the CPU. Only for parameters in which ``problems`` found no mistake."""
         stored = self.stored_name(definition, name)
         if stored is not None:
             return self.read(stored)
@@ -108,18 +108,18 @@ class Weights:
         return slots[stored]
 
     def heads(self, definition: LanguageModel) -> list[str]:
-        """The names under which a head of its own is stored."""
+        """The names under which the folder stores a separate head."""
         return [name for name in definition.head_names if name in self.file_of]
 
     def ends(self) -> dict[str, int]:
-        """How many bytes each file has, as its header says."""
+        """The size in bytes of each file, according to its header."""
         found: dict[str, int] = {}
         for file in sorted(set(self.file_of.values())):
             found[file] = max((slot.end for slot in self._header(file).values()), default=0)
         return found
 
     def equal(self, one: str, other: str) -> bool:
-        """Whether two stored tensors have the same values; little of them is in memory at a time."""
+        """Whether two stored tensors have the same values, compared in blocks to save memory."""
         slots = self.slot(one), self.slot(other)
         if slots[0].shape != slots[1].shape:
             return False
@@ -147,8 +147,8 @@ class Weights:
 
 
 def problems(definition: LanguageModel, weights: Weights, names: Iterable[str] | None = None) -> list[str]:
-    """What is wrong with the folder's tensors for this model, one sentence each; all that it holds unless
-    ``names``."""
+    """The mistakes in the folder's tensors for this model, a sentence each. ``names``: the parameters to check; None:
+    all."""
     found, shapes = [], definition.stored
     for name in shapes if names is None else names:
         stored, made = weights.stored_name(definition, name), None
@@ -176,7 +176,7 @@ def _wrong(weights: Weights, stored: str) -> str | None:
 
 
 def check(definition: LanguageModel, weights: Weights, where: str) -> None:
-    """FarflungError that names what is wrong with the folder ``where``, at most three things."""
+    """FarflungError if the folder ``where`` does not fit the model; it names at most three mistakes."""
     for file, wanted in weights.ends().items():
         if (size := (Path(where) / file).stat().st_size) != wanted:
             how = "is cut off" if size < wanted else "has something behind its end"
@@ -194,8 +194,8 @@ def check(definition: LanguageModel, weights: Weights, where: str) -> None:
 
 
 def _check_tied(definition: LanguageModel, weights: Weights, where: str) -> None:
-    """FarflungError where the configuration ties the head to the embedding, and the file has another head: then
-    transformers does not tie them, and training the one would lose the other."""
+    """FarflungError if the configuration ties the head to the embedding but the files have a different head: then
+    transformers does not tie them, and training one tied parameter would lose the other."""
     embedding = weights.stored_name(definition, definition.tied) if definition.tied else None
     for head in weights.heads(definition) if embedding else ():
         if embedding != head and not weights.equal(str(embedding), head):
@@ -209,7 +209,8 @@ def _check_tied(definition: LanguageModel, weights: Weights, where: str) -> None
 def initial_weights(
     definition: ModelDefinition, names: Sequence[str], seed: int, weights: Weights | None = None
 ) -> dict[str, Tensor]:
-    """Initial values of some parameters, float32 on the CPU: from the folder if there is one, else from the seed."""
+    """Initial values of the parameters ``names``, float32 on the CPU: from the model folder if there is one, else from
+    the seed."""
     if weights is None:
         return {name: definition.initial(name, seed) for name in names}
     assert isinstance(definition, LanguageModel)
@@ -224,7 +225,8 @@ def initial_weights(
 
 
 def weights_of(job: Job, facts: Facts | None, fetch: Fetch | None = None) -> Weights | None:
-    """The pretrained weights of a job, None if it starts from random ones; without ``fetch`` from its folder."""
+    """The pretrained weights of a job, read by ``fetch`` (None: from the job's folder); None if the job starts from
+    random weights."""
     if job.model.pretrained is None:
         return None
     if fetch is not None and facts is not None:

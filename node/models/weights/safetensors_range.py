@@ -1,4 +1,4 @@
-"""Tensors of a safetensors file, read by range: only the header and what is asked for travels.
+"""Reads tensors of a safetensors file by range: only the header and the requested tensors travel.
 
 A safetensors file is 8 bytes of header length, a JSON header with each tensor's dtype, shape and byte range, then the
 bytes (https://github.com/huggingface/safetensors).
@@ -35,7 +35,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Source:
-    """Where files are: ``fetch`` knows them as ``prefix`` + file; ``where`` and ``hint`` are for errors."""
+    """A place with files: ``fetch`` reads them by the name ``prefix`` + file; ``where`` and ``hint`` go into errors."""
 
     fetch: Fetch
     prefix: str
@@ -80,7 +80,7 @@ class Source:
         return data
 
     def json(self, data: bytes, file: str) -> dict[str, Any]:
-        """A JSON object of a file. FarflungError when it is none."""
+        """The JSON object in ``data``, the content of ``file``. FarflungError when it is no JSON object."""
         try:
             values = json.loads(data)
         except ValueError as error:
