@@ -26,7 +26,8 @@ class Wish:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the node may use at most; 0: no limit. upload: bit/s; memory, disk: bytes; hours: since the process start."""
+    """The most that the node may use; 0: no limit. upload: bit/s; memory, disk: bytes; hours: from the process
+    start."""
 
     upload: float = 0.0
     memory: int = 0

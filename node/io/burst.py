@@ -47,8 +47,8 @@ MOST = 12
 class Burst:
     """One burst. Times are seconds by one clock; ``trip``: the link's shortest round trip.
 
-    While fewer than FEWEST messages have arrived, it ends ``patience`` seconds after ``begin`` or after ``limit`` bytes;
-    else it ends when its rate has stopped growing and it has lasted SHORTEST_S or sent ``limit`` bytes.
+    While fewer than FEWEST messages have arrived, it ends after ``patience`` seconds or ``limit`` bytes; else it ends
+    when its rate has stopped growing and it has lasted SHORTEST_S or sent ``limit`` bytes.
     """
 
     begin: float

@@ -1,8 +1,8 @@
 """Texts and their classes (``train.task = "classification"``): an encoder or a decoder with a head for classes.
 
 The model is the family's own class for sequence classification in `transformers`. Parameters that the model folder
-lacks (the head and its pooler) begin with random values. A decoder predicts a text's class at its last token; an encoder
-pools as its class does. Every stage masks the padding that rows of job/data/labelled.py mark.
+lacks (the head and its pooler) begin with random values. A decoder predicts a text's class at its last token; an
+encoder pools as its class does. Every stage masks the padding that rows of job/data/labelled.py mark.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ class LanguageModel(ModelDefinition):
         change: Callable[[nn.Module], None] = lambda model: None,
         balance: float = 0.0,
     ) -> None:
-        """``change``: changes the whole model on the meta device before its parameters are read. ``balance``: the weight
-        of the routers' balance loss."""
+        """``change``: changes the whole model on the meta device before its parameters are read. ``balance``: the
+        weight of the routers' balance loss."""
         self.config, self.balance = config, balance
         self.longest = longest_of(config.to_dict()) or DEFAULT_CONTEXT
         self.row: Family = Family(str(config.model_type)) if self.classes else row_of(str(config.model_type))

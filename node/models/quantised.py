@@ -1,8 +1,8 @@
 """Frozen matrices in 8 or 4 bits a weight, beside which adapters train (QLoRA: Dettmers et al. 2023).
 
-A matrix is cut into blocks of 64 weights, row by row. A block keeps its largest magnitude in fp32, and of each weight
-what part of that it is: in int8 as one of 255 even steps, in NF4 as the nearest of 16 quantiles of the normal
-distribution. A layer makes the matrix of these when it computes, and again in its backward pass, and keeps neither.
+A matrix is cut into blocks of 64 weights, row by row. A block stores its largest magnitude in fp32, and each weight's
+ratio to it: in int8 as one of 255 even steps, in NF4 as the nearest of 16 quantiles of the normal distribution. A layer
+decodes the matrix when it computes, and again in its backward pass, and keeps neither copy.
 
 A parameter that is kept like this is one row of bytes: the codes of all blocks, then their largest magnitudes. Its size
 says which of the two it is.
@@ -99,8 +99,8 @@ class PackedLinear(nn.Linear):
 
 
 def pack_layers(blocks: Iterable[nn.Module], kind: str) -> set[str]:
-    """Replace the linear layers of blocks on the meta device by layers with packed frozen matrices. Returns the names of
-    those matrices within a block."""
+    """Replace the linear layers of blocks on the meta device by layers with packed frozen matrices. Returns the names
+    of those matrices within a block."""
     import transformers
 
     conv: Any = transformers.pytorch_utils.Conv1D

@@ -120,8 +120,8 @@ class Pass:
             self.correct = model.correct(logits.detach(), targets)
 
     def backward(self, gradient: Tensor, scale: float = 0.0) -> Tensor | None:
-        """Adds to the parameters' gradients. Returns the gradient of the inputs; None on the first stage. ``scale``: the
-        factor on the balance loss, as ``gradient`` is that on the output."""
+        """Adds to the parameters' gradients. ``gradient``: that of the output. ``scale``: the factor on the balance
+        loss. Returns the gradient of the inputs; None on the first stage."""
         if self._balance is None:
             torch.autograd.backward([self.output], [gradient])
         else:
@@ -134,8 +134,8 @@ class LanguageStage(StageModel):
     """Layers of a causal language model of `transformers`: embedding, blocks, then norm and head as one layer.
 
     The forward pass is the model's own (``trunk.Trunk``). Attention is causal over whole samples without padding.
-    ``blocks``, and the parameters outside of the blocks (``before``, ``after``), come with their full names; a tied head
-    is computed with the embedding's parameter, under the embedding's name.
+    ``blocks``, and the parameters outside of the blocks (``before``, ``after``), come with their full names; a tied
+    head is computed with the embedding's parameter, under the embedding's name.
     """
 
     def __init__(

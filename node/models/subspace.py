@@ -2,8 +2,8 @@
 
 The hidden state of a token has ``width`` coordinates. Blocks read all of them and add only to the first ``rank``; the
 others keep the values that the embeddings of the token and its position set, fixed random signs that every node can
-generate. So a stage sends [b, t, rank], and the next stage restores the whole hidden state exactly: forward and back the
-links carry width / rank times fewer values, before any codec.
+generate. So a stage sends [b, t, rank], and the next stage restores the whole hidden state exactly: forward and back
+the links carry width / rank times fewer values, before any codec.
 
 This is the subspace of Ramasinghe et al. 2025 ("Protocol Models": weights that write into the residual stream are held
 in a low-rank subspace, and the embedding has a fixed part beside a trained one) with the subspace aligned to

@@ -1,4 +1,4 @@
 """Connections between nodes: greeting, streams opened from either side, what is counted and measured.
 
-Both ends below: ``sending`` and ``receiving``.
+The two ends of a link are in ``sending`` and ``receiving``.
 """

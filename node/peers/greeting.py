@@ -40,7 +40,7 @@ class LinkBroken(Exception):
 
 @dataclass
 class Self:
-    """This node, as it greets its peers; ``credentials`` are renewed while it lives.
+    """This node's identity, as it greets its peers; ``credentials`` are renewed while the node lives.
 
     ``coordinator`` (HOST:PORT) is where two nodes that only dial out meet.
     """
@@ -57,7 +57,7 @@ class Self:
     """Measured round-trip time to each peer in seconds; the coordinator's is under the empty name."""
 
     def round_trip(self, peer: str) -> float:
-        """Round-trip time to a peer in seconds, a lower bound where only this node's own is known; 0: unknown."""
+        """Round-trip time to a peer in seconds, at least that to the coordinator; 0: neither is known."""
         return max(self.round_trips.get(peer, 0.0), self.round_trips.get("", 0.0))
 
     def patience(self, peer: str) -> float:
@@ -79,14 +79,15 @@ class Self:
 async def dialled(
     me: Self, peer: Member, traffic: Traffic, you_send: bool = False, lane: int = 0, link: int = 0
 ) -> AsyncIterator[rpc.PeerCall]:
-    """A stream to the peer, greeted and answered; you_send, lane and link are the greeting's (data.proto).
+    """Open a stream to the peer, send the greeting and read the answer; you_send, lane and link are fields of the
+    greeting (data.proto).
 
-    LinkBroken or rpc.BROKEN when there is none.
+    LinkBroken or rpc.BROKEN if the stream cannot be opened.
     """
     address, channel = me.way_to(peer)
     call = None
     try:
-        # The session's secret is for the coordinator alone.
+        # The metadata has the session's secret, which only the coordinator may see.
         call = rpc.peer_method(channel, me.metadata if peer.dials_out else ())
         try:
             greeted = _greet(call, me, peer, traffic, you_send=you_send, lane=lane, link=link)
@@ -101,8 +102,8 @@ async def dialled(
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
-    """asyncio.wait_for, which before Python 3.12 loses a cancellation that comes as the work ends: a link that was
-    closed just then would go on."""
+    """As asyncio.wait_for, which before Python 3.12 loses a cancellation that comes just as the work ends: a link that
+    was closed at that moment would go on."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait([task], timeout=seconds)
@@ -118,7 +119,7 @@ async def end_all(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Cancels the tasks and waits until each has ended, with or without an error."""
     while not all(task.done() for task in tasks):
         for task in tasks:
-            task.cancel()  # again, if need be: gRPC may turn a cancellation into another end
+            task.cancel()  # repeated, because gRPC may turn a cancellation into another exception
         await asyncio.wait(tasks, timeout=0.1)
     await asyncio.gather(*tasks, return_exceptions=True)
 

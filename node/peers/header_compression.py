@@ -1,8 +1,8 @@
 """Shortens message headers: fields that both ends of a stream already know are left out.
 
-Run and session are in the stream's greeting. The names of sections come from a handful of values: the first time one is
-sent, both ends note it, and from then on it is `#` and its number in that list. A list belongs to one direction of one
-stream, so it starts empty after a reconnect.
+Run and session are in the stream's greeting. There are only a few names of sections: when one is first sent, both ends
+append it to a list, and later headers have `#` and its index in the list instead. A list belongs to one direction of
+one stream, so it is empty after a reconnect.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from ...proto.messages import bodies
 
 MARK = "#"
 LIMIT = 256
-"""Names noted in one list; later ones travel whole."""
+"""The most names in one list; further names are always sent whole."""
 SHORTEST = 4
-"""Names below this many characters are not worth a number."""
+"""Names with fewer characters are always sent whole."""
 
 
 class Shortener:
@@ -24,7 +24,8 @@ class Shortener:
         self._numbers: dict[str, int] = {}
 
     def shorten(self, header: Header) -> bytes:
-        """The header's bytes without what the receiver knows. ValueError for a section that begins with the mark."""
+        """The header's bytes without the fields that the receiver knows. ValueError for a section whose name begins
+        with `#`."""
         short = Header()
         short.CopyFrom(header)
         short.ClearField("run")
@@ -51,8 +52,8 @@ class Expander:
         self._names: list[str] = []
 
     def expand(self, data: bytes) -> Header:
-        """The whole header. ValueError for bytes that are no header (`bodies.read`), or a number that was never given
-        out."""
+        """The whole header. ValueError for bytes that are no header (`bodies.read`), or an index that is not in the
+        list."""
         header = bodies.read(data)
         body = bodies.sectioned(header)
         if body is not None:

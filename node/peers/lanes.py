@@ -1,10 +1,10 @@
 """How many bulk connections a link has, and how many unsent bytes each may buffer, from the kernel's figures. No I/O.
 
-One connection carries at most its window in a round trip, and the window is at most what the socket buffers of both
-ends allow (stock Linux: 4 MiB to send, of which about 2.6 MB are payload: 210 Mbit/s at 100 ms). A congestion control
-that takes every loss for congestion gets 1.22 segments / (round trip x sqrt(loss)) (Mathis et al. 1997), whatever
-the rate. In both cases k connections carry k times as much. Where neither holds, one connection fills the link, and
-more of them only disturb each other.
+One connection carries at most one window per round trip, and the socket buffers of both ends limit the window (Linux's
+defaults: 4 MiB to send, of which about 2.6 MB are payload: 210 Mbit/s at 100 ms). A congestion control that takes every
+loss for congestion reaches 1.22 segments / (round trip x sqrt(loss)) (Mathis et al. 1997), whatever the link's
+bandwidth. In both cases k connections carry k times as much. Otherwise one connection fills the link, and more of them
+only compete.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ...proto.connections.rpc import CHUNK
 from .tcp_info import TcpFigures
 
 MOST = 4
-"""Bulk connections of one direction."""
+"""The most bulk connections of one direction."""
 LEAST_BUSY = 0.3
 """Seconds of sending after which the figures are judged."""
 HELD_UP = 0.15
-"""Fraction of that time that a full socket buffer may cost before another connection is worth opening."""
+"""Another connection is opened if a full socket buffer held the sender up for more than this fraction of the time."""
 LOSS = 2e-4
 QUEUE = 1.25
 """A round trip of this many times the shortest one means a queue: the link is full, more connections would only
@@ -28,12 +28,12 @@ GAIN = 1.1
 """Factor by which the last connection must have raised the rate: otherwise the link is full, and another connection
 would only lose packets."""
 STANDS_LOSS = ("bbr",)
-"""Congestion controls (by the beginning of their names) that a loss by itself does not slow down."""
+"""Prefixes of the names of congestion controls that do not slow down because of a loss alone."""
 
 
 def lanes_wanted(lanes: int, seen: TcpFigures, gained: float = math.inf) -> tuple[int, str]:
-    """(bulk connections from now on, why): ``lanes`` or one more. ``seen``: the figures while there were ``lanes``;
-    ``gained``: their rate over the rate of one connection fewer."""
+    """(bulk connections from now on, why): ``lanes`` or one more. ``seen``: the figures while there were ``lanes``.
+    ``gained``: the rate with ``lanes`` connections divided by the rate with one fewer."""
     if lanes >= MOST or seen.busy_s < LEAST_BUSY or gained < GAIN:
         return lanes, ""
     queued = seen.rtt_s > QUEUE * seen.least_rtt_s
@@ -53,7 +53,6 @@ LEAST_CHUNK = 64 << 10
 
 
 def ahead(rate_bps: float) -> tuple[int, int]:
-    """(bytes of one write, bytes that may lie unsent in a socket) on a link of that rate; 0 where the rate is not
-    known yet."""
+    """(bytes of one write, bytes that may lie unsent in a socket) on a link of ``rate_bps`` (0: not known yet)."""
     chunk = CHUNK if rate_bps <= 0 else max(LEAST_CHUNK, min(CHUNK, int(rate_bps / 8 * AHEAD_S)))
     return chunk, chunk

@@ -1,10 +1,11 @@
 """How fast links are while training fills them: the kernel's totals of each link in, rates out. No I/O, no probes.
 
-A link is busy while a connection of it has something unacknowledged all the time, for so long that its window has
-opened, and the socket buffers of neither end held it up. What it carries then it can carry at least. It can carry more
-where there was too little to send: then the rate at which the kernel last saw data arrive is higher, for that leaves
-out what the sender limited. And it may share a line with other links of its sender or its receiver, so each end says
-what else it sent or took in at that time. The truth is between the link's own rate and the highest of these.
+A link is busy while one of its connections always has unacknowledged data, for long enough that its window has opened,
+and the socket buffers of neither end limit it. The rate at such a time is a lower bound of the link's bandwidth. The
+bandwidth may be higher for two reasons. There was too little to send: then the kernel's own delivery rate is higher,
+because it leaves out the times in which the sender was the limit. Or the link shares a line with other links of its
+sender or receiver: so each end also reports the sum over its links at that time. The bandwidth lies between the link's
+own rate and the highest of these.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from .tcp_info import TcpFigures
 
 TICK_SECONDS = 0.5
 FULL = 0.9
-"""Fraction of a tick in which something must have been unacknowledged for the link to count as busy."""
+"""A link counts as busy in a tick if data was unacknowledged for at least this fraction of it."""
 OPENING_TRIPS = 10
-"""Round trips of being full before one that counts: windows open in them. Those of now, which are longer than the least
-where acknowledgements queue behind what goes the other way."""
+"""A busy link is measured only after so many round trips, in which its windows open. Current round trips count, which
+are longer than the shortest if acknowledgements queue behind data of the other direction."""
 LEAST_ARRIVED = 16 << 10
 """Bytes that must arrive within a tick to count as incoming bulk."""
 MOST_TICKS = 240
@@ -41,8 +42,8 @@ class Filled:
 @dataclass
 class _Link:
     before: TcpFigures = field(default_factory=TcpFigures)
-    full_s: float = 0.0  # without a pause, until now
-    rates: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_TICKS))  # at least, at most
+    full_s: float = 0.0  # for how long it has been busy without a pause
+    rates: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_TICKS))  # (at least, at most)
     arrived: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_TICKS))
 
 

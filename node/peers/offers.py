@@ -11,9 +11,9 @@ from .greeting import LinkBroken, within
 
 
 class Offer:
-    """A stream on which this node may send. Whoever sets ``ended`` ends it.
+    """A stream that the peer opened and on which this node may send. It ends when ``ended`` is set.
 
-    ``link``: of the peer's greeting; not 0 where the peer opens lanes that it is asked for.
+    ``link``: the link number of the peer's greeting; 0 if the peer does not open lanes when asked.
     """
 
     def __init__(self, context: rpc.PeerContext, link: int = 0) -> None:
@@ -21,7 +21,7 @@ class Offer:
         self.taken = False
         self.ended = asyncio.Event()
         self.lanes: dict[int, asyncio.Future[Offer]] = {}
-        """Those that the peer was asked for, by number."""
+        """The lanes that the peer was asked to open, by number."""
 
     @property
     def callers(self) -> set[tuple[str, int]]:
@@ -31,7 +31,7 @@ class Offer:
         return {end for end in ends if end is not None}
 
     async def lane(self, number: int) -> Offer:
-        """The lane of that number, once the peer has opened it."""
+        """Wait until the peer has opened lane ``number``, and return it."""
         self.lanes[number] = asyncio.get_running_loop().create_future()
         return await self.lanes[number]
 
@@ -40,18 +40,18 @@ class Offer:
         try:
             await self.ended.wait()
         finally:
-            self.ended.set()  # also when the peer is gone, which cancels this
+            self.ended.set()  # also if this task is cancelled because the peer is gone
 
 
 class Offers:
-    """The newest offer of each session of a peer, taken by a link or not yet."""
+    """The newest offer of each session of each peer, whether a link has taken it or not."""
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str, str], Offer] = {}
         self._changed = asyncio.Event()
 
     async def serve(self, context: rpc.PeerContext, name: str, session: str, link: int = 0) -> None:
-        """Keeps a greeted stream of that peer open until it ends; an earlier one of the peer is given up."""
+        """Keeps a greeted stream of a peer open until it ends; an earlier stream of the same session is ended."""
         key, offer = (name, session), Offer(context, link)
         if (old := self._newest.get(key)) is not None:
             old.ended.set()
@@ -65,13 +65,13 @@ class Offers:
                 del self._newest[key]
 
     def asked_for(self, name: str, session: str, link: int, number: int) -> asyncio.Future[Offer] | None:
-        """The future that waits for that lane; None where nothing does."""
+        """The future that waits for lane ``number``; None if none was asked for."""
         offer = self._newest.get((name, session))
         asked = offer.lanes.get(number) if offer is not None and offer.link == link else None
         return asked if asked is not None and not asked.done() else None
 
     async def take(self, name: str, session: str, patience: float) -> Offer:
-        """The stream that this session of a peer offers. LinkBroken when none has come within `patience` seconds."""
+        """The stream that this session of a peer offers. LinkBroken if none comes within `patience` seconds."""
         deadline = time.monotonic() + patience
         while (offer := self._newest.get((name, session))) is None or offer.taken or offer.ended.is_set():
             try:

@@ -1,6 +1,6 @@
-"""What the kernel knows of this process's TCP connections: how fast they are and what holds them up.
+"""The kernel's figures of this process's TCP connections: how fast they are and what limits them.
 
-Only Linux has these figures; elsewhere nothing is found, and links stay as they are.
+Only Linux has these figures; on other systems no connection is found, and a link keeps its number of connections.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _INFO = struct.Struct("=68xI76xI8xQQQQ8xQQ")  # struct tcp_info: rtt, min_rtt an
 
 @dataclass(frozen=True)
 class TcpFigures:
-    """Totals of several connections since they began, and round-trip times (``rtt_s``: of the connection that was busy
-    longest).
+    """Totals over several connections since they began, and the round-trip times of the connection that was busy
+    longest (``rtt_s``, ``least_rtt_s``).
 
-    ``held_up_s``: of ``busy_s``, the time in which the window was full that a socket buffer of either end allows.
+    ``held_up_s``: the part of ``busy_s`` in which a socket buffer of either end limited the window.
     """
 
     busy_s: float = 0.0
     held_up_s: float = 0.0
-    sent: int = 0  # bytes, those that went again included
+    sent: int = 0  # bytes, including retransmitted ones
     resent: int = 0
     rtt_s: float = 0.0
     least_rtt_s: float = 0.0
-    rate_bps: float = 0.0  # at which data last arrived, all connections together
+    rate_bps: float = 0.0  # the kernel's latest delivery rate, summed over connections
     congestion: str = ""
     connections: int = 0
-    longest_busy_s: float = 0.0  # of the one that was busy for longest
-    busiest_bps: float = 0.0  # rate_bps without the one that was busy for shortest, where there are several
+    longest_busy_s: float = 0.0  # busy time of the connection that was busy longest
+    busiest_bps: float = 0.0  # rate_bps, if there are several, without the one that was busy for the shortest time
 
     def since(self, earlier: TcpFigures) -> TcpFigures:
-        """Growth of the totals since ``earlier``; all other fields as they are now."""
+        """The growth of the totals since ``earlier``; all other fields keep their present values."""
         return TcpFigures(
             self.busy_s - earlier.busy_s,
             self.held_up_s - earlier.held_up_s,
@@ -75,7 +75,7 @@ def figures(connections: Collection[socket.socket]) -> TcpFigures:
     """The figures of these connections together, as far as the kernel has them."""
     all_of_them = []
     for one in connections:
-        with contextlib.suppress(OSError, struct.error):  # it has ended, or the kernel is older than 4.19
+        with contextlib.suppress(OSError, struct.error):  # the connection has ended, or the kernel is older than 4.19
             info = one.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO.size)
             name = one.getsockopt(socket.IPPROTO_TCP, _TCP_CONGESTION, 16).split(b"\0")[0].decode()
             all_of_them.append((name, *_INFO.unpack(info)))

@@ -1,7 +1,7 @@
 """Bytes written to gRPC, by what they were for, and counts of what was dropped.
 
-Counted is everything that is handed to gRPC: payloads, headers, frames, acknowledgements, and gRPC's own
-5-byte prefix of each message. Below that (HTTP/2 frames, TLS, TCP/IP) nothing is counted.
+All bytes that are handed to gRPC count: payloads, headers, frames, acknowledgements, and gRPC's own 5-byte prefix of
+each message. Layers below (HTTP/2 frames, TLS, TCP/IP) do not count.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CATEGORY: dict[int, str] = {
 
 
 def category_of(kind: int) -> str:
-    """UPDATES, ACTIVATIONS or OTHER for a data_pb2.Kind; an acknowledgement has that of its message."""
+    """UPDATES, ACTIVATIONS or OTHER for a data_pb2.Kind; an acknowledgement has the category of its message."""
     return _CATEGORY.get(kind, OTHER)
 
 
@@ -56,7 +56,7 @@ class Traffic:
         self.dropped: Counter[str] = Counter()  # why -> messages
         self._tell_arriving, self._arriving = tell_arriving, 0
         self.came = 0
-        """Bytes that have arrived from anybody."""
+        """Bytes that have arrived from all peers and the coordinator."""
         self._reported: Counter[str] = Counter()
         self._reported_to: Counter[str] = Counter()
 
@@ -82,7 +82,7 @@ class Traffic:
         self._tell_arriving(self._arriving)
 
     def since_last(self) -> dict[str, int]:
-        """Bytes of each category since the last call: what a step's report carries."""
+        """Bytes of each category since the last call; a step's report carries them."""
         new = {category: self.sent[category] - self._reported[category] for category in CATEGORIES}
         self._reported = Counter(self.sent)
         return new

@@ -1,4 +1,4 @@
-"""The most that a node's owner lets it send: a token bucket over everything that its I/O process writes."""
+"""Limits a node's upload to its owner's limit: a token bucket over all bytes that the I/O process writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ON_THE_WIRE = 1.03
 
 
 class Uplink:
-    """``rate``: bits a second, 0 for no limit. Small messages (heartbeats, acknowledgements) do not wait, but count."""
+    """``rate``: bits per second, 0: no limit. Small messages (heartbeats, acknowledgements) do not wait, but count."""
 
     def __init__(self, rate: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._clock = rate / 8, clock
@@ -26,7 +26,7 @@ class Uplink:
         self._at = clock()
         self._turn = asyncio.Lock()
         self.write = CHUNK if not rate else min(CHUNK, max(LEAST_WRITE, int(self._rate * WRITE_SECONDS)))
-        """Bytes that one write should have at most."""
+        """The most bytes of one write."""
 
     def spent(self, count: int) -> None:
         """Count ``count`` written bytes."""
@@ -35,7 +35,7 @@ class Uplink:
             self._room -= count * ON_THE_WIRE
 
     async def ready(self) -> None:
-        """Wait until something may be written; those who wait take turns."""
+        """Wait until a write is allowed; waiting tasks take turns."""
         if not self._rate:
             return
         async with self._turn:

@@ -1,4 +1,4 @@
 """A node's part in its pipeline: the schedule's order followed, activations in and out, devices of an island.
 
-The order itself is ``scheduler.schedules``'.
+``scheduler.workloads.schedules`` defines the order.
 """

@@ -1,7 +1,8 @@
-"""What a stage hands its neighbours: activations forward and their gradients back, each through its codec.
+"""The messages between a stage and its neighbours: activations forward and their gradients back, each encoded.
 
-A stateless codec encodes each message by itself. ``aqsgd`` (Wang et al., 2022) keeps at both ends what the receiver
-last had of each sample and sends the quantised change; ``compress.aqsgd`` holds that state, here it meets the wire.
+A stateless codec encodes each message by itself. ``aqsgd`` (Wang et al., 2022) keeps, at both ends, the receiver's last
+activation of each sample and sends the quantised change; ``compress.stateful.aqsgd`` holds that state, and this file
+connects it to the wire.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from ..rounds.protocol.messages import Contribution
 from ..rounds.protocol.payloads import contribution_of, pieces_of
 
 Nack = Callable[[int, int, Sequence[int], bool], None]
-"""``nack(step, microbatch, samples, anew)`` asks the sender for samples whole. ``anew``: this end began anew."""
+"""``nack(step, microbatch, samples, anew)`` asks the sender for whole samples. ``anew``: this end has lost its
+state."""
 
 
 MOST_ELEMENTS = 1 << 30
-"""Of an activation whose size is not known yet; more is not decoded."""
+"""An activation whose size is not known yet may have so many elements; a larger one is not decoded."""
 NOT_FINITE = Contribution((), (), 0)
-"""What is sent instead of NaN: codecs refuse it, and the stages after must come to drop the step, not to wait."""
+"""Sent in place of an activation with NaN or infinity, which codecs refuse, so that later stages drop the step instead
+of waiting."""
 
 
 def stateful(spec: str) -> bool:
@@ -41,12 +44,12 @@ def stateful(spec: str) -> bool:
 
 
 def without_state(spec: str) -> str:
-    """The codec itself, or, for one with state, the stateless one with as many bits that takes its place."""
+    """The codec itself, or, for a codec with state, its stateless replacement with the same number of bits."""
     return f"tile:bits={parse(spec).number('bits')}" if stateful(spec) else spec
 
 
 def evaluation_codec(activations: Activations, precision: str = "fp32") -> str:
-    """Evaluation goes uncompressed; in bf16 where training compresses anyway, or computes in it."""
+    """The codec of activations in evaluations: none, or bf16 if training compresses activations or computes in bf16."""
     return wire_codec("none" if activations.forward == "none" else "bf16", precision)
 
 
@@ -63,26 +66,26 @@ class Outgoing:
         precision: str = "fp32",
     ) -> None:
         """``forward``, ``backward``: the plan's codecs of the links to the stage after and before; empty: the job's.
-        ``precision``: what stages compute in."""
+        ``precision``: the job's ``train.precision``."""
         self.sender = sender
         self.forward_codec = compress.make(wire_codec(without_state(forward or activations.forward), precision))
-        """What goes where no state is kept: a link whose AQ-SGD did not pay, or any other codec."""
+        """The codec without state: used where the codec is not AQ-SGD, or where AQ-SGD did not pay."""
         self.backward_codec = compress.make(wire_codec(backward or activations.backward, precision))
         self.plain_codec = compress.make(evaluation_codec(activations, precision))
         self.seed = seed
         self.trouble = ""
 
     def forward(self, step: int, microbatch: int, samples: Sequence[int], output: Tensor) -> Contribution:
-        """The message with the output [b, ...] of a microbatch; without any bytes if it is not finite."""
+        """The message with the output [b, ...] of a microbatch; NOT_FINITE if the output is not finite."""
         if not self._finite(output, step, "output"):
             return NOT_FINITE
         if self.sender is not None:
-            output = output.to(self.sender.device)  # where it keeps what it sent, which may be more than a GPU holds
+            output = output.to(self.sender.device)  # the device of its state, which may be too large for a GPU
             return contribution_of([self.sender.encode((step, microbatch), samples, output)])
         return contribution_of([self.forward_codec.encode(output, seed=self._seed(microbatch, 0), step=step)])
 
     def backward(self, step: int, microbatch: int, gradient: Tensor) -> Contribution:
-        """The message with the gradient of the stage's input; without any bytes if it is not finite."""
+        """The message with the gradient of the stage's input; NOT_FINITE if the gradient is not finite."""
         if not self._finite(gradient, step, "gradient"):
             return NOT_FINITE
         return contribution_of([self.backward_codec.encode(gradient, seed=self._seed(microbatch, 1), step=step)])
@@ -94,15 +97,15 @@ class Outgoing:
         return contribution_of([self.plain_codec.encode(output)])
 
     def again(self, step: int, microbatch: int, samples: Sequence[int], anew: bool) -> Contribution:
-        """The answer to a NACK: these samples of the microbatch, whole. ``anew``: the receiver began anew."""
+        """The answer to a NACK: these samples of the microbatch, whole. ``anew``: the receiver has lost its state."""
         if self.sender is None:
             raise compress.CodecError("a NACK came to a stage whose codec keeps no state")
-        if anew:  # else each sample would be asked for, a round trip each microbatch, until all have come once
+        if anew:  # else the receiver would ask for each sample, a round trip in every microbatch of an epoch
             self.sender.forget_committed()
         return contribution_of([self.sender.resend((step, microbatch), samples)])
 
     def commit(self, step: int, microbatch: int) -> None:
-        """The microbatch's gradient has come back: the receiver holds what was sent."""
+        """The microbatch's gradient has come back: the receiver has taken the activations into its state."""
         if self.sender is not None:
             self.sender.commit((step, microbatch))
 
@@ -117,7 +120,8 @@ class Outgoing:
         return self.sender.verdict() if self.sender is not None else None
 
     def keep_no_state(self) -> None:
-        """Between two steps: from here on activations go as they are. The receiver sees it by the first message."""
+        """Call it between two steps: from now on activations are encoded without state. The receiver notices by the
+        codec of the first message."""
         if self.sender is not None:
             self.sender.clear()
             self.sender = None
@@ -127,7 +131,7 @@ class Outgoing:
 
 
 def notes_of(links: Sequence[Outgoing]) -> dict[str, Any]:
-    """What a person may want to know of the links on which a node sends."""
+    """Statistics of AQ-SGD on a node's links, for people; empty without AQ-SGD."""
     counters = [link.sender.counters for link in links if link.sender is not None and link.sender.counters.samples]
     if not counters:
         return {}
@@ -145,7 +149,7 @@ class Incoming:
         """The most elements that the next message may have."""
 
     def forward(self, sent: data_pb2.Activation, payload: npt.NDArray[np.uint8]) -> Tensor | None:
-        """The output of the stage before; None while samples that this end lacks are asked for again."""
+        """The output of the stage before; None if this end lacks samples, which it then has asked the sender for."""
         if self.receiver is None or not sent.sizes:
             return _decoded(sent, payload, self.limit)
         blob = _only_piece(sent, payload)
@@ -166,7 +170,7 @@ class Incoming:
         return _decoded(sent, payload, self.limit)
 
     def commit(self, step: int, microbatch: int) -> None:
-        """The microbatch's gradient goes back, which tells the sender that its message was used."""
+        """The microbatch's gradient is sent back, which tells the sender that its message was used."""
         if self.receiver is not None:
             self.receiver.commit((step, microbatch))
 
@@ -175,20 +179,20 @@ class AqsgdEnds:
     """The AQ-SGD ends of a node, kept across views as long as a link has the same two nodes and the same layers."""
 
     def __init__(self, spec: str, memory: int, disk: int = 0) -> None:
-        """``memory``, ``disk``: bytes that all ends of the node may keep; samples seen longest ago make room."""
+        """``memory``, ``disk``: bytes that all ends of the node may keep; least recently used samples are dropped."""
         self.spec, self.memory, self.disk = spec, memory, disk
         self._senders: dict[tuple[str | None, int], Sender] = {}
         self._given_up: set[tuple[str | None, int]] = set()
         self._receivers: dict[tuple[str | None, int], Receiver] = {}
 
     def sender(self, after: str | None, boundary: int, spec: str = "") -> Sender | None:
-        """The end towards the stage after, which begins at layer ``boundary``; None where nothing is kept. ``spec``: of
-        this link, where the plan has chosen one."""
+        """The end towards the stage after, which begins at layer ``boundary``; None if the link has no state. ``spec``:
+        the plan's codec for this link; empty: the job's."""
         key = (after, boundary)
         if after is None or not stateful(self.spec) or key in self._given_up:
             return None
         if spec and not stateful(spec):
-            self._senders.pop(key, None)  # the receiver forgets too, by the first message that has no state
+            self._senders.pop(key, None)  # the receiver drops its state at the first message without
             return None
         if key not in self._senders:
             self._senders[key] = Sender(self.spec, disk=self._room())
@@ -206,12 +210,12 @@ class AqsgdEnds:
         return self._receivers[key]
 
     def give_up(self, after: str | None, boundary: int) -> None:
-        """AQ-SGD does not pay on the link to the stage after: this node sends without it for good."""
+        """AQ-SGD does not pay on the link to the stage after: this node does not use it there again."""
         self._given_up.add((after, boundary))
         self._senders.pop((after, boundary), None)
 
     def keep(self, links: Collection[tuple[str | None, int]]) -> None:
-        """Forget the ends of all other links, and divide the room among these."""
+        """Drop the ends of all links but ``links``, and divide memory and disk among the ends of these."""
         self._senders = {key: end for key, end in self._senders.items() if key in links}
         self._receivers = {key: end for key, end in self._receivers.items() if key in links}
         ends = [*self._senders.values(), *self._receivers.values()]
@@ -221,7 +225,7 @@ class AqsgdEnds:
                 end.disk.max_bytes = self.disk // len(ends)
 
     def trouble(self) -> str:
-        """What went wrong with the disk, in a sentence; empty while nothing did."""
+        """A sentence on the disk's first error; empty without an error."""
         ends = [*self._senders.values(), *self._receivers.values()]
         return next((end.disk.problem for end in ends if end.disk is not None and end.disk.problem), "")
 

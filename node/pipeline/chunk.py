@@ -12,12 +12,13 @@ from .activations import Incoming, Outgoing
 from .spread_pass import SpreadPass
 
 Begin = Callable[[Tensor, Tensor, Tensor | None], Pass | SpreadPass]
-"""``begin(inputs, targets, places)``: a microbatch through a stage, on this device or on all of the node's island."""
+"""``begin(inputs, targets, places)``: the forward pass of a microbatch, on this device or on the node's island."""
 
 
 @dataclass(frozen=True)
 class ScheduleSlot:
-    """Where this node stands among the nodes of its pipeline, and in which order they compute; see Order."""
+    """The arguments of `Order`: this node's position in its pipeline, the number of positions, the schedule's name, and
+    how many microbatches may be in flight."""
 
     position: int
     positions: int

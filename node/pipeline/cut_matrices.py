@@ -1,7 +1,8 @@
 """A stage whose blocks' matrices are cut over the ranks of an island (tensor parallel): torch's ``parallelize_module``.
 
-Every rank computes all samples, with its heads and its part of the width between the matrices. What a pair of matrices
-gives is summed over the ranks; embeddings, norms and the head are whole on each, and computed by each alike.
+Every rank computes all samples, with some of the attention heads and a part of the MLP's inner width. The output of
+each pair of matrices is summed over the ranks. Embeddings, norms and the head are whole on every rank, and each
+computes them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from .piece import Piece
 
 
 def cut_matrices(model: StageModel, mesh: DeviceMesh, plan: Mapping[str, Cut]) -> dict[str, Piece]:
-    """Cut the matrices of a stage's blocks in place over the ranks of ``mesh``, as ``plan`` says of each by its path in
-    the block. This rank's pieces by the parameters' names."""
+    """Cut the matrices of a stage's blocks in place over the ranks of ``mesh``. ``plan``: path in the block -> cut.
+    Returns this rank's pieces by the parameters' names."""
     summed = set()
     for layer in model.inner:
         styles: dict[str, ParallelStyle] = {}

@@ -1,7 +1,7 @@
 """A stage whose parameters lie in rows on the ranks of an island: torch's FSDP2 (``fully_shard``).
 
-A layer's parameters are whole on a rank only while it computes with them, forward and again backward; its gradients are
-averaged over the ranks as it ends.
+A rank has a layer's whole parameters only while it computes that layer, forward and again backward; the gradients are
+averaged over the ranks at the end of the layer's backward pass.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .piece import Piece
 
 
 def cut_rows(model: StageModel, mesh: DeviceMesh) -> dict[str, Piece]:
-    """Cut a stage's parameters in place over the ranks of ``mesh``: each layer is a unit of its own, and so is each
-    module outside of layers. This rank's pieces by the parameters' names; ``model`` itself no longer knows those
-    outside of its layers by name.
+    """Cut a stage's parameters in place over the ranks of ``mesh``: each layer is an FSDP unit, and so is each module
+    outside of the layers. Returns this rank's pieces by the parameters' names. Afterwards ``model`` has the parameters
+    outside of its layers under other names.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     inside = [module for layer in model.inner for module in layer.modules()]
@@ -38,13 +38,13 @@ def cut_rows(model: StageModel, mesh: DeviceMesh) -> dict[str, Piece]:
     _let_go(model, computing)
     for unit in [*_units(outside), *([layer] for layer in model.inner)]:
         fully_shard(unit if len(unit) > 1 else unit[0], mesh=mesh, reshard_after_forward=True)
-    model.outside = nn.ModuleList(outside)  # so that they are units below the stage, which is the root
+    model.outside = nn.ModuleList(outside)  # FSDP's root is the stage, so its units must be submodules
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
     return {name: Piece(getattr(module, own), 0) for name, module, own in places}
 
 
 def _let_go(model: StageModel, computing: Iterable[nn.Module]) -> None:
-    """Take the parameters out of modules that only give them their names: these would go on holding them whole."""
+    """Remove the parameters from modules that only give them names: they would keep the whole tensors alive."""
     kept = {id(module) for module in computing}
     for module in model.modules():
         if id(module) not in kept:
@@ -53,7 +53,8 @@ def _let_go(model: StageModel, computing: Iterable[nn.Module]) -> None:
 
 
 def _units(modules: Sequence[nn.Module]) -> list[list[nn.Module]]:
-    """The modules, those with a parameter in common (a tied embedding) together; what lies inside another one first."""
+    """The modules grouped into units: modules with a common parameter (a tied embedding) are one unit. Inner modules
+    come before those that contain them."""
     units: list[tuple[set[int], list[nn.Module]]] = []
     for module in reversed(modules):
         held = {id(parameter) for parameter in module.parameters(recurse=False)}

@@ -1,10 +1,9 @@
-"""An island: several devices of one machine that are one node. Inside it is torch.distributed, between nodes farflung.
+"""An island: several devices of one machine that are one node. Its processes communicate by torch.distributed.
 
 The node's own trainer is its first process; a *hand* (island_worker.py) drives each other device. A microbatch is split
 over them by samples. Every process has the node's stages, or with ``parallel.inside`` its pieces of their parameters
-(sharding.py). The weights go out from the first process before they are used, and the sums of the gradients
-come back to it: what it then does with them (rounds, optimiser, checkpoints) is what a node of one device does, and
-nobody else sees a difference.
+(sharding.py). The first process sends the weights before they are used, and receives the sums of the gradients. Rounds,
+optimiser and checkpoints are then those of a node with one device, and other nodes see no difference.
 """
 
 from __future__ import annotations
@@ -49,12 +48,13 @@ from .sharding import ShardedStages, check_inside
 log = logging.getLogger("farflung.island")
 
 GRACE_SECONDS = 20.0
-"""From a hand's end to the node's, for the trainer to notice; it may hang in a collective that has lost a member."""
+"""Seconds from a hand's end to the end of the node's process, unless the trainer notices earlier: it may hang in a
+collective that has lost a member."""
 
 
 @dataclass
 class _Hand:
-    """A hand as the first process sees it."""
+    """The first process's record of a hand."""
 
     rank: int
     device: torch.device
@@ -79,16 +79,16 @@ class Island:
         self._lost = ""
         self._passes = 0
         self.shards: ShardedStages | None = None
-        """The first process's pieces; None where every process has the stages whole."""
+        """The first process's pieces; None if every process has the whole stages."""
         self.spoiled = False
-        """A pass has failed half way: some of a layer may be whole, and gradients may be half summed."""
+        """A pass has failed before its end: some layers may be gathered, and gradients summed in part."""
         self.bytes_held: list[int] = []
-        """Of each rank's pieces of the parameters."""
+        """Bytes of each rank's pieces of the parameters."""
         self._renew: Callable[[], None] = lambda: None
-        """Makes the pieces anew, where a pass has failed half way."""
+        """Makes new pieces after a pass that failed."""
         self._folder = Path(tempfile.mkdtemp(prefix="farflung-island-"))
         self._hands: list[_Hand] = []
-        # The processes meet on the loopback interface, which no other machine reaches.
+        # The processes connect over the loopback interface, which no other machine reaches.
         loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
         os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback
         threads = {}
@@ -100,18 +100,18 @@ class Island:
 
     @property
     def device(self) -> torch.device:
-        """The first process's."""
+        """The first process's device."""
         return self.devices[0]
 
     def _start(self, rank: int, environment: dict[str, str]) -> None:
         ours, theirs = Pipe()
         words = [theirs.fileno(), self.devices[rank], rank, self.ranks, self._folder]
-        # Its own session: the terminal's Ctrl-C reaches the first process only.
+        # A session of its own: the terminal's Ctrl-C reaches only the first process.
         process = subprocess.Popen(
             python.module("farflung.node.pipeline.island_worker", *map(str, words)),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            stdout=2,  # what imported modules print is no event
+            stdout=2,  # stdout is for events; output of imported modules goes to stderr
             env=environment,
             start_new_session=True,
         )
@@ -123,8 +123,8 @@ class Island:
     # ---- the parts of a node's life --------------------------------------------------------
 
     def measure(self, precision: str = "fp32") -> Device:
-        """What the island is as one node: the rates of its devices, measured at the same time, added up, and as much
-        memory as one of them gives, because each holds the node's stages. Waits until all hands have come up."""
+        """The island as one device: the sum of its devices' rates, measured at the same time, and the memory of one of
+        them, because each holds the node's stages. Waits until all hands have started."""
         self._tell("measure", precision=precision)
         device = measure_device(str(self.device), precision)
         found = self._answers()
@@ -141,7 +141,7 @@ class Island:
         return device
 
     def take_up(self, job: Job, facts: Facts, fetch: Fetch, allow_code: Sequence[str]) -> None:
-        """What the run trains."""
+        """Tell the hands the job and the model. FarflungError: the model cannot train on an island."""
         if job.model.subspace is not None:
             raise FarflungError(
                 "model.subspace does not run on several devices of one node yet",
@@ -158,7 +158,7 @@ class Island:
         self._answers()
 
     def place(self, plan: Plan, name: str, frozen: Sequence[Tensor] = ()) -> None:
-        """The stages that the plan gives the node called ``name``, with these ``frozen`` weights."""
+        """Build the stages that the plan gives the node ``name`` on all hands, with these ``frozen`` weights."""
         if self._definition is not None:
             self._place_shards(self._definition, plan, name)
             self._renew = partial(self._place_shards, self._definition, plan, name)
@@ -186,8 +186,8 @@ class Island:
         self.bytes_held = [self.shards.bytes_held, *(answer["bytes"] for answer in answers)]
 
     def share(self, weights: Iterable[Tensor]) -> None:
-        """Before a step or an evaluation: these are the weights, a flat vector of each section. The hands'
-        gradients begin anew."""
+        """Call it before a step or an evaluation: send the hands the weights, a flat vector per section. Their
+        gradients are reset."""
         if self.shards is not None and self.spoiled:
             self._renew()
         self._tell("share")
@@ -200,8 +200,8 @@ class Island:
         self._answers()
 
     def sum(self, gradients: Iterable[Tensor]) -> None:
-        """After the last backward pass: add the hands' gradients to these, a flat vector of each section. Of stages in
-        pieces all of the gradients are the island's, and these are written."""
+        """Call it after the last backward pass: add the hands' gradients to ``gradients``, a flat vector per section.
+        If the parameters are in pieces, overwrite ``gradients`` with the sums over all ranks."""
         self._tell("sum")
         with self._together():
             if self.shards is not None:
@@ -212,8 +212,8 @@ class Island:
         self._answers()
 
     def hurry(self, ranks: Iterable[int], problem: Exception) -> None:
-        """A pass of all ranks has failed on the first: RunFailed unless it soon fails on these too, since a rank that
-        waits for the first inside of a collective is not brought back."""
+        """A pass of all ranks has failed on the first. RunFailed unless it soon fails on ``ranks`` too, because a rank
+        that waits in a collective for the first cannot be recovered."""
         for rank in ranks:
             if not self._hands[rank - 1].connection.poll(ALONE_SECONDS):
                 raise RunFailed(
@@ -222,7 +222,7 @@ class Island:
                 ) from problem
 
     def void(self) -> None:
-        """A pass of all ranks has failed on all of them: what is in work is void, and the pieces are made anew."""
+        """A pass of all ranks has failed on all of them: drop all passes; new pieces are made before the next step."""
         self.spoiled = True
         self._tell("void")
         self._answers()
@@ -265,17 +265,17 @@ class Island:
         return self.answers(range(1, self.ranks))
 
     def order(self, rank: int, do: str, *tensors: Tensor, **words: Any) -> None:
-        """Give a hand an order, with these tensors."""
+        """Send a hand an order and its tensors."""
         with self._together():
             say(self._hands[rank - 1].connection, {"do": do, "tensors": [described(one) for one in tensors], **words})
             for one in tensors:
                 dist.send(one.contiguous(), rank)
 
     def answers(self, ranks: Iterable[int]) -> list[Words]:
-        """The answers of these hands, each with the ``value`` that came with it.
+        """The answers of the hands ``ranks``; an answer's tensor is its ``value``.
 
         Raises:
-            RuntimeError: what one of them could not do; OutOfMemoryError for want of its device's memory.
+            RuntimeError: one of them failed; OutOfMemoryError if its device's memory was too small.
         """
         found = []
         with self._together():
@@ -292,7 +292,7 @@ class Island:
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
-        """What goes wrong inside is a hand that has ended."""
+        """Turn errors of communication in this context into RunFailed: a hand has ended."""
         try:
             yield
         except torch.OutOfMemoryError:
@@ -318,7 +318,7 @@ class Island:
 
 
 def devices_of(first: torch.device, count: int) -> list[torch.device]:
-    """The devices of an island: as many processes on a CPU, or so many CUDA devices from ``first`` on."""
+    """The devices of an island: the CPU ``count`` times, or ``count`` CUDA devices from ``first`` on."""
     if first.type == "cpu":
         return [first] * count
     if first.type != "cuda":

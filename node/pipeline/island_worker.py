@@ -1,8 +1,8 @@
 """A hand: one of an island's further processes. It computes its share of every microbatch and decides nothing.
 
-Started by island.py as ``python -m farflung.node.pipeline.island_worker``, with its end of a socket pair.
-Orders come there, one JSON object each, and every order has one answer; tensors travel by torch.distributed. It ends
-when the socket does, however that came about.
+island.py starts it as ``python -m farflung.node.pipeline.island_worker``, with one end of a socket pair. Orders arrive
+on the socket, one JSON object each, and every order gets one answer; tensors travel by torch.distributed. The hand ends
+when the other end of the socket is closed, for whatever reason.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from .sharding import ShardedStages
 Words = dict[str, Any]
 
 ALONE_SECONDS = 15.0
-"""From a failure in a pass of all ranks to the end of the rank that failed, unless the first process gives an order."""
+"""Seconds after which a rank ends whose part of a common pass failed, unless the first process sends an order."""
 
 
 class Hand:
-    """Rank ``rank`` of ``ranks``. ``folder``: where the ranks find each other, by files."""
+    """Rank ``rank`` of ``ranks``. ``folder``: has the files by which the ranks find each other."""
 
     def __init__(self, device: torch.device, rank: int, ranks: int, folder: Path) -> None:
         self.device, self.rank, self.ranks, self.folder = device, rank, ranks, folder
         self._state: StageState | None = None
         self._shards: ShardedStages | None = None
-        """In place of the state where the job wants the island's parameters in pieces."""
+        """Replaces the state if the job has ``parallel.inside``."""
         self._passes: dict[int, Pass] = {}
 
     def obey(self, words: Words) -> tuple[Words, Tensor | None]:
-        """Do what an order says: the answer, and a tensor that follows it."""
+        """Carry out an order. Returns the answer, and a tensor to send after it (None: no tensor)."""
         orders: Mapping[str, Callable[[Words], tuple[Words, Tensor | None]]] = {
             "measure": self._measure,
             "group": self._group,
@@ -78,11 +78,12 @@ class Hand:
         return {}, None
 
     def _model(self, words: Words) -> tuple[Words, None]:
-        """What the run trains. Weights come from the first process, so of a model folder only its config is read."""
+        """Take the job and make the model. Weights come from the first process, so only a folder's config is read."""
         job, facts = Job.model_validate_json(words["job"]), Facts.model_validate_json(words["facts"])
         config = words["config"].encode()
         self._definition: ModelDefinition = model_of(job, facts, lambda *_: config, words["allow_code"])
-        # Only x and its gradient: the reference, the moments and the rounds are the first process's.
+        # Only x and its gradient are here: the first process has the reference and the moments, and takes part in
+        # rounds.
         plain = job.updates.model_copy(update={"mode": "gradient", "outer": "average"})
         self._job = job.model_copy(update={"updates": plain})
         return {}, None
@@ -109,7 +110,7 @@ class Hand:
         return {}, None
 
     def _share(self, words: Words) -> tuple[Words, None]:
-        """Take the weights of the first process, bit for bit; whatever was in work is void."""
+        """Take the weights of the first process, bit for bit, and drop all passes."""
         self._passes.clear()
         if self._shards is not None:
             self._shards.take()
@@ -152,13 +153,13 @@ class Hand:
         return {}, None
 
     def _void(self, words: Words) -> tuple[Words, None]:
-        """All ranks have failed in the same pass: what was in work is void."""
+        """All ranks have failed in the same pass: drop all passes."""
         self._passes.clear()
         return {}, None
 
     @property
     def is_sharded(self) -> bool:
-        """Whether a pass is one of all ranks together."""
+        """Whether all ranks must join every pass."""
         return self._shards is not None
 
     @property
@@ -168,8 +169,8 @@ class Hand:
 
 
 def form_group(device: torch.device, rank: int, ranks: int, folder: Path) -> DeviceMesh:
-    """The process group of an island; its ranks in a row. Waits for all. Nothing of it is reachable from outside this
-    machine."""
+    """Form the process group of an island, a mesh of one dimension. Waits for all ranks. It is not reachable from other
+    machines."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -178,44 +179,44 @@ def form_group(device: torch.device, rank: int, ranks: int, folder: Path) -> Dev
 
 
 def described(tensor: Tensor) -> list[Any]:
-    """Shape and dtype, for ``receive``."""
+    """[shape, dtype's name] of a tensor, for ``receive``."""
     return [list(tensor.shape), str(tensor.dtype).removeprefix("torch.")]
 
 
 def receive(what: Sequence[Any], device: torch.device, source: int = 0) -> Tensor:
-    """The tensor that rank ``source`` sends, of the shape and dtype that ``described`` told."""
+    """The tensor that rank ``source`` sends. ``what``: its shape and dtype, from ``described``."""
     tensor = torch.empty(what[0], dtype=getattr(torch, what[1]), device=device)
     dist.recv(tensor, source)
     return tensor
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """What the model's forward pass runs in."""
+    """The context in which the model's forward pass runs."""
     return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
 def say(connection: Connection, words: Words) -> None:
-    """One order or answer."""
+    """Send one order or answer."""
     connection.send_bytes(json.dumps(words).encode())
 
 
 def hear(connection: Connection) -> Words:
-    """The next one. EOFError or OSError when the other side has ended."""
+    """Receive the next order or answer. EOFError or OSError when the other side has ended."""
     words: Words = json.loads(connection.recv_bytes())
     return words
 
 
 def serve(connection: Connection, hand: Hand) -> None:
-    """Obey until the process ends."""
+    """Carry out orders until the process ends."""
     orders: queue.Queue[Words] = queue.Queue()
 
     def listen() -> None:
-        """In a thread of its own: the main thread may hang in a collective when the first process dies."""
+        """Runs in a thread: the main thread may hang in a collective when the first process dies."""
         try:
             while True:
                 orders.put(hear(connection))
         except (EOFError, OSError):
-            shutil.rmtree(hand.folder, ignore_errors=True)  # where the first process had no time to
+            shutil.rmtree(hand.folder, ignore_errors=True)  # in case the first process did not
             os._exit(0)
 
     threading.Thread(target=listen, name="orders", daemon=True).start()
@@ -227,10 +228,10 @@ def serve(connection: Connection, hand: Hand) -> None:
             patience.cancel()
         try:
             answer, tensor = hand.obey(words)
-        except Exception as problem:  # the first process decides what it means
+        except Exception as problem:  # the first process decides what follows
             memory = isinstance(problem, torch.OutOfMemoryError)
             answer = {"error": f"{type(problem).__name__}: {problem}", "memory": memory}
-            if hand.is_sharded:  # the others may wait in a collective for this one: its end is what wakes them
+            if hand.is_sharded:  # others may wait for this rank in a collective: only its end wakes them
                 patience = threading.Timer(ALONE_SECONDS, _end_alone, (answer["error"],))
                 patience.daemon = True
                 patience.start()
@@ -240,14 +241,14 @@ def serve(connection: Connection, hand: Hand) -> None:
 
 
 def _end_alone(why: str) -> None:
-    """A pass failed here, and the first process has said nothing since."""
+    """End this process: its part of a pass failed, and the first process has sent no order since."""
     sys.stderr.write(f"a process of this node's island ends, because its part of a pass failed: {why}\n")
     sys.stderr.flush()
     os._exit(1)
 
 
 def main() -> None:
-    # A signal to the whole group is the first process's: it says goodbye, and then this process ends with it.
+    # Only the first process handles a signal to the group: it says goodbye, and this process ends when it does.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     pipe, device, rank, ranks, folder = sys.argv[1:]

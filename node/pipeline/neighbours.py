@@ -1,4 +1,4 @@
-"""A node's neighbours in its pipeline: what they sent and nobody has taken yet, and what goes to them."""
+"""A node's neighbours in its pipeline: keeps their messages until they are taken, and sends messages to them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .chunk import Chunk
 
 MAIL_KINDS = {data_pb2.ACTIVATION, data_pb2.ACTIVATION_GRADIENT, data_pb2.EVALUATION}
 AHEAD = 2
-"""Steps by which a neighbour may be further than this node."""
+"""The most steps by which a neighbour may be ahead of this node."""
 Waits = Callable[[Callable[[], Collection[str]]], AbstractContextManager[None]]
-"""``waits(peers)``: a context in which this node waits for those of ``peers()``."""
+"""``waits(peers)``: a context in which this node waits for the nodes that ``peers()`` returns."""
 
 
 class Mail(NamedTuple):
@@ -32,7 +32,7 @@ class Mail(NamedTuple):
 
 
 class Neighbours:
-    """Of one node in one view. Receives wait for the message of exactly one step, microbatch and border."""
+    """The neighbours of one node in one view. A receive waits for the message of one step, microbatch and border."""
 
     def __init__(self, context: NodeContext, waits: Waits, size: int) -> None:
         """``size``: samples of a microbatch of this pipeline."""
@@ -46,8 +46,8 @@ class Neighbours:
     def deliver(
         self, sender: str, kind: int, sent: data_pb2.Activation, payload: npt.NDArray[np.uint8], step: int
     ) -> None:
-        """A message of one of ``MAIL_KINDS``; one that nobody waits for is refused. ``step``: the last one that is
-        finished here."""
+        """Keep a message of one of ``MAIL_KINDS``; refuse it if this node expects no such message. ``step``: the last
+        step that is finished here."""
         if self._expects(sender, kind, sent, step):
             self._mail[kind, sent.step, sent.microbatch, sent.layer] = Mail(kind, sent, payload)
         else:
@@ -57,13 +57,13 @@ class Neighbours:
         """Whether an activation comes from the neighbour that sends this kind, for a step that is near."""
         evaluation = kind == data_pb2.EVALUATION
         facts = self._context.facts
-        most = facts.evaluated + self._size * len(facts.sets)  # each set may end with a microbatch that is not full
+        most = facts.evaluated + self._size * len(facts.sets)  # each set may end with an incomplete microbatch
         samples = most if evaluation else self._context.job.train.batch
         near = step <= sent.step <= step + AHEAD
         return (sender, sent.layer) in self._ends(kind) and near and sent.microbatch * self._size < samples
 
     def _ends(self, kind: int) -> set[tuple[str | None, int]]:
-        """The neighbours that send activations, or their gradients, and the borders that these go over."""
+        """(neighbour, border) of each link on which messages of this kind arrive."""
         if kind == data_pb2.ACTIVATION_GRADIENT:
             return {(chunk.after, chunk.model.last + 1) for chunk in self.chunks}
         return {(chunk.before, chunk.model.first) for chunk in self.chunks}
@@ -73,8 +73,7 @@ class Neighbours:
         return (kind, step, microbatch, layer) in self._mail
 
     def take(self, kind: int, step: int, microbatch: int, layer: int) -> Mail:
-        """Wait for a message; ``layer``: the first of the later of the two stages that it goes between. Raises
-        ViewEnds."""
+        """Wait for a message. ``layer``: the border, that is the first layer of the later stage. Raises ViewEnds."""
         key = (kind, step, microbatch, layer)
         if key not in self._mail:
             what = f"wait for {bodies.kind_name(kind)}"
@@ -85,8 +84,8 @@ class Neighbours:
         return self._mail.pop(key)
 
     def spoiled(self, node: str, why: str) -> NoReturn:
-        """A neighbour's message makes no sense: without it the step has no end, and only a view change helps. Raises
-        ViewEnds."""
+        """A neighbour's message is not valid: without it the step cannot end, so refuse it and wait for a view change.
+        Raises ViewEnds."""
         self._context.refuse(node, why, ENOUGH)
         with self._context.clock.span("wait for a view"), self.waits(lambda: (node,)):
             while True:
@@ -101,12 +100,12 @@ class Neighbours:
     def ask_again(
         self, before: str | None, layer: int, step: int, microbatch: int, samples: Iterable[int], anew: bool
     ) -> None:
-        """This end of a link of AQ-SGD lacks samples: the stage before is to send them whole (`Incoming`)."""
+        """Ask the stage before for whole samples, which this end of a link of AQ-SGD lacks (`Incoming`)."""
         asked = data_pb2.MissingSamples(step=step, microbatch=microbatch, layer=layer, samples=samples, anew=anew)
         self._context.send(before or "", data_pb2.Header(kind=data_pb2.NACK, missing_samples=asked), b"", URGENT)
 
     def send_again(self, sender: str, asked: data_pb2.MissingSamples) -> None:
-        """The stage after lacks entries of AQ-SGD: it gets these samples of a microbatch whole."""
+        """Send the stage after whole samples of a microbatch, which its end of a link of AQ-SGD lacks."""
         for chunk in self.chunks:
             if chunk.after == sender and chunk.model.last + 1 == asked.layer:
                 again = chunk.outgoing.again(asked.step, asked.microbatch, list(asked.samples), asked.anew)
@@ -117,8 +116,8 @@ class Neighbours:
 def activation_header(
     kind: data_pb2.Kind, step: int, microbatch: int, layer: int, encoded: Contribution, shape: Sequence[int]
 ) -> data_pb2.Header:
-    """Of the message of an encoded activation or gradient, whose payload goes beside it. ``layer``: the first of the
-    later stage. ``shape``: of the values, for where there is nothing encoded, as they are not finite."""
+    """The header of a message with an encoded activation or gradient. ``layer``: the first layer of the later stage.
+    ``shape``: the shape of the values; it is sent only if they were not finite and the payload is empty."""
     sent = data_pb2.Activation(step=step, microbatch=microbatch, layer=layer, sizes=encoded.sizes)
     if not encoded.sizes:
         sent.shape.extend(shape)

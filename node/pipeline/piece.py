@@ -1,4 +1,4 @@
-"""What one rank of an island holds of a parameter, and which part of the whole that is."""
+"""The part of a parameter that one rank of an island holds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor
 
 @dataclass(frozen=True)
 class Piece:
-    """``dim``: the dimension that is cut; None: every rank has the whole. ``summed``: of whole ones the gradient is a
-    sum over ranks; else each rank has the same."""
+    """``dim``: the dimension that is cut; None: every rank has the whole parameter. ``summed``: the gradient of a whole
+    parameter must be summed over the ranks; otherwise each rank has the same gradient."""
 
     parameter: nn.Parameter
     dim: int | None
@@ -20,12 +20,12 @@ class Piece:
 
     @property
     def values(self) -> Tensor:
-        """This rank's, in place."""
+        """This rank's part of the parameter, in place."""
         return _local(self.parameter)
 
     @property
     def gradient(self) -> Tensor:
-        """Of the same shape; zeros where no pass has reached the parameter."""
+        """This rank's part of the gradient, of the shape of ``values``; zeros if no backward pass reached it."""
         gradient = self.parameter.grad
         return torch.zeros_like(self.values) if gradient is None else _local(gradient)
 
@@ -35,7 +35,7 @@ class Piece:
         return self.dim is not None or self.summed
 
     def of(self, whole: Tensor, ranks: int, rank: int) -> Tensor:
-        """A rank's part of the whole parameter: a view."""
+        """The part of the whole parameter that rank ``rank`` of ``ranks`` holds: a view."""
         if self.dim is None:
             return whole
         part = part_of(whole.shape[self.dim], ranks, rank)
@@ -43,7 +43,7 @@ class Piece:
 
 
 def part_of(length: int, ranks: int, rank: int) -> slice:
-    """What a rank holds of ``length`` rows: as ``torch.chunk`` cuts them, so that the last have fewer, or none."""
+    """The rows of ``length`` that a rank holds, cut as by ``torch.chunk``: the last ranks have fewer rows, or none."""
     size = -(-length // ranks)
     return slice(min(rank * size, length), min((rank + 1) * size, length))
 

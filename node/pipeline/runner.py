@@ -1,7 +1,7 @@
-"""A node's part in its pipeline: the schedule's order, followed; activations in, activations out.
+"""A node's part in its pipeline: it computes in the schedule's order and exchanges activations with its neighbours.
 
-Sends return at once (the I/O process carries them), receives wait for the message of exactly this step, microbatch and
-stage, whatever order things arrive in.
+A send returns at once (the I/O process carries the message); a receive waits for the message of one step, microbatch
+and stage, in whatever order messages arrive.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Batches(Protocol):
 
 
 class Runner(Protocol):
-    """What computes a node's share of a step, or of an evaluation; see StageRunner."""
+    """Computes a node's share of a step or of an evaluation; see StageRunner."""
 
     def step(self, step: int, microbatches: Sequence[list[int]], scale: float) -> Tally: ...
 
@@ -60,7 +60,7 @@ class StageRunner:
     ) -> None:
         self._chunks, self._slot, self._data, self._neighbours = chunks, slot, data, neighbours
         self._samples: dict[int, tuple[int, ...]] = {}
-        """Stage -> the shape of one sample's activation, as the first that could be computed had it."""
+        """Stage -> the shape of one sample's incoming activation, known after the first that could be computed."""
         self._device, self._clock, self._pump = context.device, context.clock, context.pump
         self._precision, self._seed = context.job.train.precision, context.job.run.seed
         self._drops = context.definition.drops
@@ -69,8 +69,8 @@ class StageRunner:
         self._needs_tokens = context.definition.needs_tokens
 
     def step(self, step: int, microbatches: Sequence[list[int]], scale: float) -> Tally:
-        """Forward and backward of every microbatch (lists of sample ids); gradients of ``scale`` times the loss sum
-        are added to the parameters' gradients."""
+        """Forward and backward pass of every microbatch (a list of sample ids). The gradients of ``scale`` times the
+        loss sum are added to the parameters' gradients."""
         tally = Tally()
         for chunk in self._chunks:
             chunk.model.train()
@@ -86,12 +86,12 @@ class StageRunner:
                 held[action] = self._forward(chunk, step, microbatch, microbatches[microbatch], tally)
             else:
                 self._backward(chunk, step, microbatch, held.pop(forward), tally, scale)
-            self._pump(0.0)  # rounds of the step before go on while this one computes
+            self._pump(0.0)  # rounds of the step before continue while this step computes
         self._settle(tally)
         return tally
 
     def evaluate(self, step: int, microbatches: Sequence[list[int]]) -> Sequence[Tally]:
-        """Loss of each of these microbatches with the weights that the modules have now."""
+        """The loss of each microbatch with the modules' present weights."""
         tallies = [Tally() for _ in microbatches]
         with torch.no_grad():
             for chunk in self._chunks:
@@ -113,7 +113,7 @@ class StageRunner:
                 tally.settle()
 
     def _next(self, order: Order, step: int) -> Action:
-        """The next action whose input is there, waiting for it where there is none."""
+        """The next action whose input has arrived; waits until there is one."""
 
         def there(action: Action) -> bool:
             model, forward = self._chunks[action.chunk].model, action.kind == "F"
@@ -166,7 +166,7 @@ class StageRunner:
         if self._needs_tokens:
             chunk.model.tokens = onto(tokens, self._device)
         if chunk.model.is_last:
-            tally.tokens += chunk.model.target_count(targets)  # here, where no device is asked
+            tally.tokens += chunk.model.target_count(targets)  # on the CPU: no wait for the device
             tally.samples += len(targets)
             targets = onto(targets, self._device)
         if chunk.model.is_first:
@@ -174,7 +174,7 @@ class StageRunner:
         read = chunk.incoming.plain if kind == data_pb2.EVALUATION else chunk.incoming.forward
         wanted = (len(samples), self._samples.get(chunk.stage))
         hidden = None
-        while hidden is None:  # again where this end lacks entries: it has asked for them whole
+        while hidden is None:  # repeat if this end lacked samples: it has asked for them
             mail = self._neighbours.take(kind, step, microbatch, chunk.model.first)
             hidden = self._received(chunk.before, chunk.incoming, read, mail, wanted)
         return onto(hidden, self._device), targets, places
@@ -187,7 +187,8 @@ class StageRunner:
         mail: Mail,
         wanted: tuple[int, tuple[int, ...] | None],
     ) -> Tensor | None:
-        """What a neighbour sent, if it makes sense; ``wanted``: samples and the shape of each, where that is known."""
+        """The tensor that a neighbour sent; a message that is not valid ends the view. None: samples are missing (see
+        `Incoming.forward`). ``wanted``: (number of samples, shape of each; None: not known)."""
         (kind, sent, payload), (samples, sample) = mail, wanted
         incoming.limit = MOST_ELEMENTS if sample is None else samples * math.prod(sample)
         try:
@@ -237,7 +238,7 @@ class StageRunner:
             received = self._received(chunk.after, chunk.incoming, read, mail, wanted)
             assert received is not None
             gradient = onto(received, self._device).to(output.dtype)
-            chunk.outgoing.commit(step, microbatch)  # the receiver has used what was sent
+            chunk.outgoing.commit(step, microbatch)  # the receiver has used the activation
         with self._clock.computing("backward", chunk.stage):
             back = made.backward(gradient, scale)
         if chunk.model.is_first:
@@ -265,7 +266,8 @@ class StageRunner:
 
 
 def _check_shape(shape: tuple[int, ...], samples: int, sample: tuple[int, ...] | None) -> None:
-    """CodecError for a shape that no neighbour sends; without ``sample`` only what would fill the memory is none."""
+    """CodecError for a shape other than (samples, \*sample), or, if ``sample`` is None, for one with another number of
+    samples or more than MOST_ELEMENTS elements."""
     if not shape or shape[0] != samples or sample not in (None, shape[1:]) or math.prod(shape) > MOST_ELEMENTS:
         wanted = "x".join(map(str, (samples, *(sample if sample is not None else ("...",)))))
         raise CodecError(f"shape {shape} where {wanted} belongs")

@@ -1,10 +1,10 @@
 """A node's stages with their parameters in pieces on the ranks of an island.
 
-The sections, with all that rounds and the optimiser move, are the first process's, in main memory; what lies here
-is for passes alone.
+The first process has the sections (all that rounds and the optimiser change) in main memory; the pieces here are used
+only for passes.
 
-Every rank keeps a piece of each parameter, and of its gradient: rows (cut_rows.py), or of matrices what belongs to its
-heads (cut_matrices.py). A pass is one of all ranks together: none may leave one out.
+Every rank keeps a piece of each parameter and of its gradient: some rows (cut_rows.py), or the parts of matrices that
+belong to its attention heads (cut_matrices.py). All ranks must take part in every pass.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class ShardedStages:
     """One rank's pieces of the stages that a plan gives the node called ``name``.
 
     Attributes:
-        by_samples: a pass is cut over the ranks by its samples; else each computes all of them.
-        models: the stages, to be computed with by all ranks at the same time.
+        by_samples: the samples of a pass are divided over the ranks; else each rank computes all samples.
+        models: the stages; all ranks must compute with them at the same time.
 
     Raises:
-        FarflungError: the model has parameters that have no place in pieces.
+        FarflungError: the model has parameters that cannot be cut.
     """
 
     def __init__(self, definition: ModelDefinition, inside: str, plan: Plan, name: str, mesh: DeviceMesh) -> None:
@@ -48,7 +48,7 @@ class ShardedStages:
         self.models: list[StageModel] = []
         self._pieces: dict[str, Piece] = {}
         for stage in stages:
-            # On a CPU memory that nothing was written to takes no place, so no rank ever holds the whole stage.
+            # On a CPU untouched memory has no pages, so no rank ever holds the whole stage.
             model = definition.build(*plan.stages[stage])
             _move_tables(model, self._device)
             self._pieces.update(_cut(definition, inside, model, mesh))
@@ -59,20 +59,20 @@ class ShardedStages:
         ]
 
     def obey(self, recompute: int | None) -> None:
-        """``recompute``: whether the plan wants activations computed again; None where it leaves that to the job."""
+        """``recompute``: the plan's choice whether activations are recomputed; None: the job decides."""
         for model in self.models if recompute is not None else ():
             model.recompute = bool(recompute)
 
     @property
     def bytes_held(self) -> int:
-        """Of this rank's pieces of the parameters."""
+        """Bytes of this rank's pieces of the parameters."""
         return sum(piece.values.nbytes for piece in self._pieces.values())
 
     # ---- weights out, gradients in ---------------------------------------------------------
 
     @torch.no_grad()
     def give(self, weights: Iterable[Tensor]) -> None:
-        """The first rank: hand each rank its pieces of these vectors, one of each section."""
+        """For the first rank: send each rank its pieces of these vectors, one per section."""
         for name, values in self._views(weights):
             own = self._pieces[name]
             for rank in range(1, self._ranks):
@@ -83,7 +83,7 @@ class ShardedStages:
 
     @torch.no_grad()
     def take(self) -> None:
-        """Every other rank: its pieces, as the first gives them."""
+        """For every other rank: receive its pieces from the first."""
         for own in self._in_order():
             if own.values.numel():
                 came = torch.empty(own.values.shape, device=self._device)
@@ -93,7 +93,7 @@ class ShardedStages:
 
     @torch.no_grad()
     def collect(self, gradients: Iterable[Tensor]) -> None:
-        """The first rank: fill these vectors, one of each section, with the sums of all ranks' gradients."""
+        """For the first rank: fill these vectors, one per section, with the sums of all ranks' gradients."""
         for name, values in self._views(gradients):
             own = self._pieces[name]
             own.of(values, self._ranks, 0).copy_(own.gradient)
@@ -112,14 +112,15 @@ class ShardedStages:
 
     @torch.no_grad()
     def hand_in(self) -> None:
-        """Every other rank: its pieces of the gradients, to the first."""
+        """For every other rank: send its pieces of the gradients to the first."""
         for own in self._in_order():
             if own.is_gathered and (gradient := own.gradient).numel():
                 dist.send(gradient.contiguous(), 0)
         self._tidy()
 
     def _tidy(self) -> None:
-        """A step's passes are over: glibc would keep several times what the pieces take, in holes between them."""
+        """Call it after a step's passes: return freed memory, of which glibc would keep several times the pieces'
+        size."""
         if self._device.type == "cpu":
             release_freed_memory()
 
@@ -128,17 +129,17 @@ class ShardedStages:
         return chain.from_iterable(layout.views(vector) for layout, vector in pairs)
 
     def _in_order(self) -> Iterator[Piece]:
-        """The pieces, as the first rank goes through them."""
+        """The pieces in the order in which the first rank sends and receives them."""
         return (self._pieces[name] for layout in self._layouts for name in layout.names)
 
     def _forget(self) -> None:
-        """Gradients begin anew."""
+        """Reset the gradients."""
         for piece in self._pieces.values():
             piece.parameter.grad = None
 
 
 def check_inside(definition: ModelDefinition, inside: str, ranks: int) -> None:
-    """FarflungError for a model that an island of so many devices cannot share in this way."""
+    """FarflungError if an island of ``ranks`` devices cannot hold this model with ``parallel.inside`` = ``inside``."""
     if inside == "tp":
         assert isinstance(definition, LanguageModel)
         matrix_plan(definition.config)
@@ -146,7 +147,7 @@ def check_inside(definition: ModelDefinition, inside: str, ranks: int) -> None:
 
 
 def _cut(definition: ModelDefinition, inside: str, model: StageModel, mesh: DeviceMesh) -> dict[str, Piece]:
-    """Cut a stage's parameters in place: this rank's pieces."""
+    """Cut a stage's parameters in place. Returns this rank's pieces by name."""
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad or not parameter.dim():
             why = "is a single number" if parameter.requires_grad else "does not train"
@@ -161,7 +162,7 @@ def _cut(definition: ModelDefinition, inside: str, model: StageModel, mesh: Devi
 
 
 def _move_tables(model: StageModel, device: torch.device) -> None:
-    """What is no parameter, in modules that torch does not know to be the stage's."""
+    """Move the buffers of modules that torch does not know as the stage's submodules to ``device``."""
     for module in model.around:
         for name, values in module.named_buffers(recurse=False):
             if not values.is_meta:

@@ -1,4 +1,4 @@
-"""What a step or an evaluation adds up on a node, read from its device once, at the end."""
+"""The sums of a step or an evaluation on a node, read from its device once, at the end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 class Tally:
     """Sums over the microbatches.
 
-    What the last stage computes stays on its device until ``settle``: to read each loss as it is computed would make
-    the host wait for the device in every microbatch.
+    The last stage's losses stay on the device until ``settle``: reading each at once would make the host wait for the
+    device in every microbatch.
     """
 
     loss_sum: float = 0.0
@@ -21,17 +21,17 @@ class Tally:
     samples: int = 0
     correct: int = 0
     activation_elements: int = 0
-    """Elements sent to neighbours, both ways."""
+    """Elements sent to neighbours (activations and gradients)."""
     _losses: list[Tensor] = field(default_factory=list)
     _correct: list[Tensor] = field(default_factory=list)
 
     def add(self, loss: Tensor, correct: Tensor) -> None:
-        """The loss sum of a microbatch, a scalar, and how many of its targets were named right, an int64 scalar."""
+        """Add a microbatch's loss sum, a scalar, and its number of correctly predicted targets, an int64 scalar."""
         self._losses.append(loss.detach())
         self._correct.append(correct)
 
     def settle(self) -> None:
-        """Read what was added; waits for the device."""
+        """Move the added values into the sums; waits for the device."""
         if self._losses:
             self.loss_sum += sum(torch.stack(self._losses).tolist())
             self.correct += sum(torch.stack(self._correct).tolist())

@@ -1,4 +1,4 @@
 """What a node holds for its place: flat fp32 vectors, moments, optimisers, and how they travel and are kept.
 
-When they move is decided in ``rounds`` and ``training``.
+``rounds`` and ``training`` decide when they change.
 """

@@ -1,4 +1,4 @@
-"""Everything that a node holds for its place in a view: its stages' modules on top of their sections' flat vectors."""
+"""The state that a node holds for its place in a view: its stages' modules, whose parameters are views of sections."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class StageState:
 
     The modules' parameters are views into the sections' vectors.
 
-    A section is what one group shares: a stage itself, and, where the embedding is tied and lies on two stages,
-    one section of the first and last stage's nodes with that one parameter.
+    There is one section for each stage; if a tied embedding lies on two stages, there is another section with that
+    parameter alone, which the nodes of the first and the last stage share.
     """
 
     def __init__(
@@ -50,18 +50,19 @@ class StageState:
         for model in self.models if job.train.compile else ():
             compile_layers(model)
         for values in self._parameters().values():
-            values.data = values.new_empty(0)  # before there is a vector for them to be views of: not both at once
+            values.data = values.new_empty(0)  # free their memory before the vectors are allocated
         release_freed_memory()
         self.layers = tuple(layer for stage in self.stages for layer in plan.layers_in(stage))
         self.gradient = job.updates.mode == "gradient"
         self.moments_travel = self.gradient or not job.updates.secure
-        """In delta mode moments come from this node's data alone: with ``updates.secure`` nobody gets them."""
+        """Whether other nodes may get the moments. In delta mode they come from this node's data alone, so with
+        ``updates.secure`` they may not."""
         self.lacking: frozenset[str] = frozenset()
-        """Parameters taken up from peers in this view: without agreed rounds those have gone on from the reference."""
+        """Parameters taken up from peers in this view; without agreed rounds the peers' weights have moved on since."""
         self.optimizer_steps = 0
-        """Delta mode: local steps that these moments have seen."""
+        """Delta mode: the number of local steps in these moments."""
         self.bases: dict[int, int] = {}
-        """Of each layer that has frozen weights, a digest of them."""
+        """The digest of the frozen weights of each layer that has some."""
         self.sections: dict[str, Section] = {}
         for name, parameters in section_parameters(definition, plan, self.stages).items():
             layout = Layout.of(name, {parameter: definition.shapes[parameter] for parameter in parameters})
@@ -72,7 +73,7 @@ class StageState:
         self.gradients = Gradients(self._parameters(), places)
 
     def obey(self, plan: Plan) -> None:
-        """Compute as the plan of the view chose, where the job leaves it to it."""
+        """Take over the plan's choice whether to recompute activations, if the job leaves it to the plan."""
         again = plan.chosen.get(RECOMPUTE_KEY)
         if again is not None:
             for model in self.models:
@@ -81,15 +82,15 @@ class StageState:
     # ---- which weights the module computes with --------------------------------------------
 
     def use_local(self) -> None:
-        """Compute with x."""
+        """Point the modules' parameters to x."""
         self._use(lambda section: section.x)
 
     def use_reference(self) -> None:
-        """Compute with g, for evaluation."""
+        """Point the modules' parameters to g, for evaluation."""
         self._use(lambda section: section.g)
 
     def use(self, weights: Tensor) -> None:
-        """Compute with other weights of the one section that there is, fp32 [numel]."""
+        """Point the modules' parameters to ``weights``, fp32 [numel]. Only for a state with one section."""
         self._use(lambda section: weights)
 
     def _use(self, weights: Callable[[Section], Tensor]) -> None:
@@ -99,7 +100,7 @@ class StageState:
                 parameters[name].data = values
 
     def _parameters(self) -> dict[str, Tensor]:
-        """Those that train."""
+        """The parameters that train, by name."""
         found = (item for model in self.models for item in model.named_parameters())
         return {name: values for name, values in found if values.requires_grad}
 
@@ -109,7 +110,7 @@ class StageState:
             yield from ((name, values) for name, values in model.named_parameters() if not values.requires_grad)
 
     def base(self) -> Iterator[tuple[str, Tensor]]:
-        """The same by their names in the model folder."""
+        """The frozen parameters, by their names in the model folder."""
         return ((base_name(name), values) for name, values in self.frozen())
 
     @property
@@ -118,7 +119,7 @@ class StageState:
         return self.models[-1].is_last
 
     def adopt(self) -> None:
-        """Begin as a joiner does: x := g, and in delta mode with fresh moments."""
+        """Start like a joiner: x := g, and in delta mode moments of zero."""
         for section in self.sections.values():
             section.adopt()
             if not self.gradient:
@@ -130,7 +131,8 @@ class StageState:
     # ---- tensors by name -------------------------------------------------------------------
 
     def vectors(self, section: Section) -> dict[str, Tensor]:
-        """What travels to a joiner and into a checkpoint: the reference, and with it the optimiser's moments."""
+        """Prefix -> vector, of the vectors that joiners and checkpoints get: the reference, and (if they may travel)
+        the optimiser's moments."""
         reference = dict(zip(REFERENCE, section.reference, strict=False))
         moments = section.moments if self.moments_travel else {}
         return {**reference, **{f"optimizer.{name}.": vector for name, vector in moments.items()}}
@@ -150,7 +152,7 @@ class StageState:
         return found
 
     def same_place(self, definition: ModelDefinition, plan: Plan, node: str) -> bool:
-        """Whether the plan gives this node the very layers and sections that it holds."""
+        """Whether the plan gives this node exactly the layers and sections that it holds."""
         if node not in plan.nodes:
             return False
         stages = plan.stages_of(node)
@@ -162,7 +164,7 @@ class StageState:
 
 
 def base_of(states: Sequence[StageState]) -> dict[str, dict[str, Tensor]]:
-    """What peers may take of the frozen parameters of these places."""
+    """The frozen parameters of these states, as `StateServer` serves them to peers."""
     return {BASE + name: {"": values} for state in reversed(states) for name, values in state.base()}
 
 
@@ -180,8 +182,8 @@ def section_parameters(definition: ModelDefinition, plan: Plan, stages: Sequence
 
 
 def codec_of(plan: Plan, section: str) -> str | None:
-    """The codec that the plan chose for a section's rounds; None where the job's is used. A tied section is of two
-    stages, and takes the first one's."""
+    """The codec that the plan chose for a section's rounds; None: the job's is used. A tied section uses the codec of
+    the first of its two stages."""
     return plan.update_codec(stage_of(section))
 
 
@@ -195,9 +197,9 @@ def round_plan(
 ) -> RoundPlan:
     """Members, weights, pattern and parts of a section's rounds in a view.
 
-    ``auto`` takes two levels where the plan has regions, else what ``settled_pattern`` says. ``phases``: of a
-    codec whose encodings are summed; it takes that pattern whatever the job says, and its parts are made of whole
-    parameters.
+    The pattern ``auto`` means two levels if the plan has regions, else the result of ``settled_pattern``. ``phases``:
+    the number of phases of a codec whose encodings are summed, else 0. With such a codec the pattern is "phases",
+    whatever the job says, and parts consist of whole parameters.
     """
     section = layout.section
     members, weights = member_weights(plan, section)
@@ -205,7 +207,7 @@ def round_plan(
         pattern, units = "phases", list(pairwise(layout.offsets))
     else:
         units = layout.blocks(updates.block)
-        pattern = updates.pattern if updates.agreed else "auto"  # of its plain averages
+        pattern = updates.pattern if updates.agreed else "auto"  # modes without agreed rounds: for their plain averages
     regions = [[name for name in members if name in region] for region in plan.regions]
     far = len([region for region in regions if region]) > 1 and max(map(len, regions)) > 1
     if pattern == "auto":
@@ -220,7 +222,7 @@ def round_plan(
 
     parts: list[Part] = []
     for fragment in range(updates.fragments):
-        # A unit belongs to the fragment, and inside it to the publisher, in whose range its middle lies.
+        # A unit belongs to the fragment whose range contains its middle, and within that to the publisher likewise.
         edges = [layout.numel * turn // updates.fragments for turn in (fragment, fragment + 1)]
         run = [unit for unit in units if edges[0] <= sum(unit) // 2 < edges[1]]
         begin, length = (run[0][0], run[-1][1] - run[0][0]) if run else (0, 0)
@@ -247,22 +249,22 @@ def round_plan(
 
 
 def member_weights(plan: Plan, section: str) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """Who shares a section, and what each of them weighs there."""
+    """(the nodes that share a section, the weight of each)."""
     if section == TIED:
         return (*plan.group(0), *plan.group(len(plan.stages) - 1)), plan.shares * 2
     return plan.group(stage_of(section)), plan.shares
 
 
 def share_of(plan: Plan, section: str, name: str) -> float:
-    """A member's part of those who share a section; they add up to 1."""
+    """A member's weight in a section, as a fraction: the fractions of all members add up to 1."""
     members, weights = member_weights(plan, section)
     return weights[members.index(name)] / math.fsum(weights)
 
 
 def takers_of(members: Sequence[str], regions: Sequence[Sequence[str]], publisher: str, turn: int) -> tuple[str, ...]:
-    """Of each member, who adds up its part: the publisher in its own region, else the region's members by turns.
+    """For each member its taker: in the publisher's region the publisher, elsewhere the region's members in turn.
 
-    A member alone in its region has nobody to add it up with: what it sends goes to the publisher as it is.
+    A member that is alone in its region sends its contribution to the publisher directly.
     """
     takers = dict.fromkeys(members, publisher)
     for region in regions:

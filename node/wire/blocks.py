@@ -1,7 +1,7 @@
-"""Blocks of shared memory between the trainer and its I/O process: who holds them, and when they are free again.
+"""Blocks of shared memory between the trainer and its I/O process: which are in use, and when they are free again.
 
-A block that the trainer holds is free when the last view of its array is gone; one that is on its way stays until the
-I/O process has sent it.
+A block that the trainer holds is free when the last view of its array is gone; a block that is being sent stays until
+the I/O process has sent it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Blocks:
         """A page that both processes read; see `LastAction`."""
         self._first = _address(sending.view(0, 1))
         self.flying: dict[int, list[tuple[memoryview, int]]] = {}
-        """By address: payloads that the I/O process is still sending, and how many of their bytes count as pending."""
+        """By address: the payloads that the I/O process is still sending, each with its bytes that count as pending."""
         self._unused: deque[_Lent] = deque()
         """Blocks for sending that nobody holds any more."""
         self.done_with: deque[_Lent] = deque()
@@ -45,45 +45,46 @@ class Blocks:
         return None if start is None else self._lend(self.sending, start, length)
 
     def shorten(self, block: memoryview, length: int) -> None:
-        """The rest of a block is free."""
+        """Free the bytes of a block after its first ``length``."""
         self.sending.shorten(self._start(block), length)
 
     def holds(self, piece: memoryview) -> bool:
-        """Whether a piece lies in the arena for sending."""
+        """Whether a piece lies in the send arena."""
         return self._start(piece) >= 0
 
     def fly(self, block: memoryview, counted: int) -> int:
-        """The address of bytes that the I/O process is about to send; they stay until it has (``landed``)."""
+        """Keep a block until the I/O process has sent it (``landed``). Returns its address. ``counted``: its bytes that
+        count as pending."""
         start = self._start(block)
         self.flying.setdefault(start, []).append((block, counted))
         return start
 
     def landed(self, start: int) -> int:
-        """The I/O process has sent what began there; the bytes of it that counted as pending."""
+        """The I/O process has sent the block at ``start``. Returns its bytes that counted as pending."""
         _, counted = self.flying[start].pop()
         if not self.flying[start]:
             del self.flying[start]
         return counted
 
     def _start(self, piece: memoryview) -> int:
-        """Where in the arena for sending a piece lies; negative: elsewhere."""
+        """The address of a piece in the send arena; negative: it lies elsewhere."""
         start = _address(piece) - self._first
         return start if start < self.sending.size else -1
 
     # ---- what has arrived --------------------------------------------------------------------
 
     def received(self, start: int, length: int) -> npt.NDArray[np.uint8]:
-        """A payload that has arrived."""
+        """A payload that has arrived, as an array over its block."""
         return self._lend(self._receiving, start, length)
 
     def read_up(self) -> list[int]:
-        """Blocks that have arrived and nobody here holds any more: the I/O process may use them again."""
+        """Starts of received blocks that no array uses any more; the I/O process may use them again."""
         return [self._lent[1].pop(self.done_with.popleft().start).start for _ in range(len(self.done_with))]
 
     def _lend(self, arena: Arena, start: int, length: int) -> npt.NDArray[np.uint8]:
-        """The bytes of a block, which is noted down as free when the last view of the array is gone: only noted,
-        because that may be at any moment, and by C code alone (`deque.append`): what a signal's handler raises in the
-        Python code of such a callback is lost, and with it somebody's Ctrl-C."""
+        """The bytes of a block as an array. When the last view of the array is gone, the block is appended to a list of
+        free ones. The callback does no more, because it may run at any moment, and it is C code (`deque.append`),
+        because an exception that a signal handler raises in a callback's Python code is lost (a Ctrl-C)."""
         ours = arena is self.sending
         array = np.frombuffer(arena.view(start, length), np.uint8)
         lent = _Lent(array, (self._unused if ours else self.done_with).append)
@@ -93,7 +94,7 @@ class Blocks:
 
 
 class _Lent(weakref.ref[npt.NDArray[np.uint8]]):
-    """A block of an arena that is lent, for as long as its array or a view of it is there."""
+    """A weak reference to the array of a block; its callback marks the block as free."""
 
     __slots__ = ("start",)
     start: int

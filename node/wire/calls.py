@@ -13,7 +13,7 @@ from ..ipc.pipe import PARTED_STATUS, To, TrainerEnd
 
 
 class Reply(NamedTuple):
-    """An answer. ``problem``: empty, or why there is no payload; ``status``: the exit status of that."""
+    """An answer. ``problem``: empty, or the error's sentence; ``status``: the error's exit status."""
 
     problem: str
     hint: str
@@ -25,14 +25,14 @@ class Calls:
     """The calls that have not been answered."""
 
     def __init__(self, end: TrainerEnd, wait: Callable[[], None]) -> None:
-        """``wait``: takes in what arrives, for up to a second."""
+        """``wait``: waits up to a second for messages of the I/O process and handles them."""
         self.replies: dict[int, Reply] = {}
         self.unwanted: set[int] = set()
-        """Calls whose answer is to be thrown away."""
+        """Calls whose answer is to be dropped."""
         self._end, self._wait, self._last = end, wait, 0
 
     def ask(self, method: str, *arguments: Any) -> int:
-        """The number of a new call."""
+        """Begin a call. Returns its number."""
         self._last += 1
         self._end.write(int(To.CALL), self._last, method, list(arguments))
         return self._last
@@ -58,8 +58,8 @@ class Calls:
     def later(
         self, method: str, *arguments: Any, meanwhile: Callable[[], Callable[[], None] | None]
     ) -> Callable[[], bytes]:
-        """Ask now; what it returns waits for the answer. ``meanwhile``: what to do until it is here, or None. Where
-        that raises, the answer is not wanted any more."""
+        """Ask now. Returns a function that waits for the answer. ``meanwhile()``: the function to call repeatedly until
+        the answer is here, or None. If that function raises, the answer will be dropped."""
         number = self.ask(method, *arguments)
 
         def answer() -> bytes:

@@ -1,4 +1,4 @@
-"""The wire of a node: the trainer's end of its I/O process (see api.py for what it promises)."""
+"""The wire of a node: the trainer's end of its I/O process (api.py defines the interface)."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ CLOSE_TIMEOUT = 10.0
 class ProcessWire:
     """The trainer's end of the I/O process: the `Wire` of a real run.
 
-    Every call may raise RunFailed when the I/O process has ended: the trainer then ends too. Every call also counts as
-    a sign of the trainer's life; ``doing`` says in words what it is at, for the coordinator's status.
+    Every call may raise RunFailed when the I/O process has ended: the trainer then ends too. Every call also shows that
+    the trainer is alive; ``doing`` is its current action in words, for the coordinator's status.
     """
 
     def __init__(self, config: WireConfig, end: TrainerEnd, arenas: tuple[Arena, Arena], host: IoHost) -> None:
@@ -47,7 +47,7 @@ class ProcessWire:
         self.view = 0
         signs = config.authority and config.certificate and config.key
         self.identity = Identity(config.run, config.key, config.certificate, config.authority) if signs else None
-        """The key and certificate that prove this node to the others; None: the run has no TLS."""
+        """The key and certificate with which this node proves its name to others; None: the run has no TLS."""
         self.members: frozenset[str] = frozenset()
         self._end, self._host = end, host
         self._blocks = Blocks(*arenas)
@@ -57,7 +57,8 @@ class ProcessWire:
         self._calls = Calls(end, self._wait)
         self._incoming = Incoming(end, self._blocks, freed=self._outgoing.freed, replied=self._calls.replied)
         self.while_waiting: Callable[[], None] | None = None
-        """Called repeatedly while the trainer waits for data that may take long: it must hear when its view ends."""
+        """Called repeatedly while the trainer waits for data that may take long, so that it learns of its view's
+        end."""
         self._closed = False
 
     @staticmethod
@@ -67,7 +68,7 @@ class ProcessWire:
         FarflungError when the address cannot be bound.
         """
         if process:
-            keep_freed_memory()  # in this process too: received payloads are large, and short-lived
+            keep_freed_memory()  # here too: received payloads are large and short-lived
         size = max(4 << 30, memory_at_most())
         descriptors = (make_file(size), make_file(size))
         ours, theirs = socket.socketpair()
@@ -89,14 +90,14 @@ class ProcessWire:
     # ---- messages --------------------------------------------------------------------------
 
     def send(self, to: str, header: Header, payload: Payload = b"", priority: int = 1) -> None:
-        """Copies the payload (the pieces of a sequence one after the other; not what ``place`` made) and returns; the
-        order of messages to one peer is kept within a priority (0 activations and gradients, 1 rounds, 2 state).
+        """Copies the payload (except memory from `place`) and returns. Messages to one peer keep their order within a
+        priority (0 activations and gradients, 1 rounds, 2 state).
 
-        Run, session and, where it is 0, the view are filled in. A message of another view than the current one is
-        dropped and counted. To this node itself it goes straight to `poll`. ValueError: `to` is not a member.
+        Fills in the header's run, session and, if it is 0, view. A message of another view than the current one is
+        dropped and counted. A message to this node itself goes straight to `poll`. ValueError: `to` is not a member.
 
-        Waits only when config.send_limit bytes wait for the network, and then takes in what arrives meanwhile; an
-        order or a lost peer ends that wait.
+        Waits only while config.send_limit bytes wait for the network, and receives messages meanwhile; an order or a
+        lost peer ends that wait.
         """
         self._alive()
         check_sendable(header, priority)
@@ -119,14 +120,14 @@ class ProcessWire:
         self._end.write(int(To.SEND), to, priority, header.SerializeToString(), handed)
 
     def place(self, blobs: Iterable[Sequence[Bytes]], count: int) -> memoryview:
-        """The blobs, which come in pieces, one after the other, where `send` finds them without a copy, however often
-        they are sent. The room is free again when nobody holds the view any more. ``count``: how many there are, none
-        of them much longer than the first, if each is to be made only when the one before lies there."""
+        """Writes blobs (each a sequence of pieces) one after the other into shared memory, from which `send` sends them
+        without a further copy, any number of times. The memory is free again when no view of it is left. ``count``: how
+        many blobs there are. If none is much longer than the first, each blob is copied before the next one is made."""
         return self._outgoing.place(blobs, count)
 
     def poll(self, timeout: float = 0.0) -> list[Event]:
-        """Everything that has arrived, in order; waits up to `timeout` seconds for the first. A large payload lies in
-        shared memory, which is free again when nobody holds the array, or a view of it, any more."""
+        """All events that have arrived, in order; waits up to `timeout` seconds for the first. A large payload lies in
+        shared memory, which is free again when neither the array nor a view of it is left."""
         self._alive()
         deadline = time.monotonic() + timeout
         self._incoming.read(0.0)
@@ -138,17 +139,18 @@ class ProcessWire:
         return events
 
     def report(self, report: control.Report) -> None:
-        """To the coordinator, now or when it is back. The byte counters of a StepDone are filled on the way."""
+        """Send a report to the coordinator, now or when it is back. The I/O process fills in the bytes of a
+        StepDone."""
         self._alive()
         self._end.write(int(To.REPORT), report.SerializeToString())
 
     # ---- views -----------------------------------------------------------------------------
 
     def enter(self, view: int, members: Sequence[control.Member], needed: Collection[str] | None = None) -> None:
-        """From here on only messages of this view and its members (this node among them) go out and come in.
+        """From now on only messages of this view and its members (which include this node) are sent and received.
 
-        ``needed``: members with whom this node exchanges something: there are connections to these, and a broken one is
-        told of. None: all. To another one there is a connection from the first message on."""
+        ``needed``: the members with which this node exchanges something; None: all. Connections to these are opened and
+        kept, and a broken one is reported. A connection to another member is opened with the first message to it."""
         self._alive()
         self._incoming.enter(view)
         self.view = view
@@ -161,7 +163,7 @@ class ProcessWire:
         )
 
     def leave_view(self) -> None:
-        """The answer to Flush: whatever is queued or has arrived of the old view is dropped."""
+        """The answer to Flush: all messages of the old view, queued or arrived, are dropped."""
         self._alive()
         self._incoming.leave()
         self.view = 0
@@ -179,22 +181,22 @@ class ProcessWire:
         return self._call("fetch", name, offset, length)
 
     def fetch_later(self, name: str, offset: int, length: int | None) -> Callable[[], bytes]:
-        """Asks for bytes of an artifact (`length` None: to its end), for as long as it takes; what it returns waits for
-        them, and handles what else arrives (``while_waiting``). Raises as describe does, and what that raises: then it
-        is to be asked again."""
+        """Asks for bytes of an artifact (`length` None: to its end), without a time limit. Returns a function that
+        waits for them and meanwhile calls ``while_waiting``. That function raises the errors of `describe` and those of
+        ``while_waiting``; after the latter the bytes must be asked for again."""
         self._alive()
         return self._calls.later("fetch", name, offset, length, True, meanwhile=lambda: self.while_waiting)
 
     def store(self, step: int, file: str, payload: Bytes, files: int, meta: dict[str, Any]) -> None:
-        """Streams one of the `files` files of a checkpoint to the coordinator, in the background and behind every other
-        message. If it cannot be stored, the coordinator and the log get a warning, and training goes on."""
+        """Streams one of the `files` files of a checkpoint to the coordinator, in the background and after all more
+        urgent messages. If it cannot be stored, the coordinator and the log get a warning, and training goes on."""
         self._alive()
         start, length = self._outgoing.lay(pieces_of(payload))
         self._end.write(int(To.STORE), step, file, start, length, files, json.dumps(meta))
 
     def room(self, length: int) -> memoryview:
-        """``length`` bytes of shared memory, which `send` and `store` use without a copy; free again when nobody
-        holds the view. Waits while there is no room."""
+        """``length`` bytes of shared memory, which `send` and `store` use without a copy; free again when no view of it
+        is left. Waits while there is no room."""
         self._alive()
         return self._outgoing.room(length).data
 
@@ -211,8 +213,8 @@ class ProcessWire:
         return counts
 
     def uplink(self) -> float:
-        """The highest bandwidth that a link of this node has reached, in bits per second, capped by its owner's
-        limit; 0: not measured. Waits."""
+        """The highest bandwidth that a link of this node has reached, in bits per second, at most the owner's limit; 0:
+        not measured and no limit. Waits."""
         return float(self._call("uplink"))
 
     # ---- life ------------------------------------------------------------------------------
@@ -239,7 +241,7 @@ class ProcessWire:
 
     @property
     def under_way(self) -> bool:
-        """Whether something that was sent is not acknowledged yet, or a message has arrived in part."""
+        """Whether a sent message is not acknowledged yet, or a message has arrived in part."""
         return self._outgoing.pending > 0 or self._last_action.arriving > 0
 
     @property
@@ -254,15 +256,15 @@ class ProcessWire:
         return self._incoming.listening
 
     def close(self, why: str, drain: float = 1.0) -> bool:
-        """Ends the I/O process: waits up to `drain` seconds for acknowledgements, says goodbye with `why` (nothing is
-        said where it is empty). Waits; whether the coordinator has taken the goodbye. May be called again, and after
-        the I/O process has died."""
+        """Ends the I/O process: waits up to `drain` seconds for acknowledgements, then says goodbye with `why` (empty:
+        says nothing). Waits. Returns whether the coordinator has taken the goodbye. May be called again, and after the
+        I/O process has died."""
         if self._closed:
             return False
         self._closed = True
         heard = False
         try:
-            with contextlib.suppress(RunFailed, OSError):  # it was gone already: what is left is to tidy up
+            with contextlib.suppress(RunFailed, OSError):  # it was gone already: only clean up
                 self._end.write(int(To.CLOSE), why, drain)
                 for kind, *values in self._end.wait_for_end(drain + CLOSE_TIMEOUT):
                     heard = heard or (kind == From.PARTED and values[0])
@@ -297,6 +299,6 @@ class ProcessWire:
         return self._calls.answer(self._calls.ask(method, *arguments))
 
     def _wait(self) -> None:
-        """Take in what arrives within a second."""
+        """Wait up to a second for messages of the I/O process, and handle them."""
         self._incoming.read(1.0)
         self._alive()

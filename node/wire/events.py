@@ -29,7 +29,7 @@ class OrderEvent:
 
 @dataclass(frozen=True)
 class PeerLost:
-    """The connection to a member of the view broke. Reported once until it is back; the coordinator knows already."""
+    """The connection to a member of the view broke. One event until it is back; the coordinator has the report."""
 
     peer: str
     why: str
@@ -37,14 +37,14 @@ class PeerLost:
 
 @dataclass(frozen=True)
 class CoordinatorLost:
-    """The control stream broke; reports wait, and the link tries again for ever."""
+    """The control stream broke; reports wait, and the I/O process tries to connect again without limit."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class CoordinatorBack:
-    """The control stream stands again, under this term."""
+    """The control stream is open again, to a coordinator of this term."""
 
     term: int
 

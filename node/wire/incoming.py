@@ -1,4 +1,4 @@
-"""What the I/O process says to the trainer: read off the pipe, and kept until the trainer polls."""
+"""Messages of the I/O process to the trainer: read from the pipe, and kept until the trainer polls."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Incoming:
         freed: Callable[[int, int], None],
         replied: Callable[[int, Reply], None],
     ) -> None:
-        """``freed(start, length)``: something that was sent does not wait any more. ``replied(number, reply)``: a call
+        """``freed(start, length)``: a payload has been sent (see `Outgoing.freed`). ``replied(number, reply)``: a call
         is answered."""
         self.events: deque[Event] = deque()
         self.dropped = 0
         """Messages of an older view that were already on the pipe, or sent outside the view."""
         self.listening: int | str | None = None
-        """The port of the I/O process, or why it does not listen; None: it has not said yet."""
+        """The port of the I/O process, or the reason why it does not listen; None: not known yet."""
         self._view = 0
         self._end, self._blocks, self._freed, self._replied = end, blocks, freed, replied
 
     def read(self, timeout: float) -> None:
-        """Takes everything off the pipe, and tells the I/O process so."""
+        """Reads all messages from the pipe, and tells the I/O process how many bytes were taken."""
         self._tell_taken(0)
         taken = 0
         for message in self._end.read(timeout):
@@ -78,7 +78,7 @@ class Incoming:
         return np.frombuffer(payload, np.uint8).copy()
 
     def _tell_taken(self, count: int) -> None:
-        """The I/O process may take in ``count`` bytes more, and use again the blocks that nobody here holds."""
+        """Tell the I/O process that it may receive ``count`` bytes more, and which blocks are free again."""
         free = self._blocks.read_up()
         if count or free:
             self._end.write(int(To.TAKEN), count, free)
@@ -88,7 +88,8 @@ class Incoming:
         return any(isinstance(event, OrderEvent | PeerLost) for event in self.events)
 
     def enter(self, view: int) -> None:
-        """From here on only messages of ``view`` count, those that are here already too; no connection lost before."""
+        """From now on only messages of ``view`` count. Of the events that are here, messages of other views and lost
+        connections are dropped."""
         self._view = view
         kept = [event for event in self.events if not isinstance(event, Received) or event.header.view == view]
         kept = [event for event in kept if not isinstance(event, PeerLost)]
@@ -97,6 +98,6 @@ class Incoming:
         self.events = deque(kept)
 
     def leave(self) -> None:
-        """No message counts that is here already."""
+        """Drop all messages that are here."""
         self.enter(-1)
         self._view = 0

@@ -1,7 +1,7 @@
-"""With which members of a view a node exchanges anything: a pure function, and the same answer at both ends.
+"""With which members of a view a node exchanges anything: a pure function with the same answer at both ends of a link.
 
-Neighbours in the pipeline, the group of each of its stages, and whoever it has state from or for. A connection to all
-the others would be one that only breaks: each break was a view change for everybody.
+These are its neighbours in the pipeline, the group of each of its stages, and the nodes that it fetches state from or
+serves state to. Connections to the others would bring nothing, and each broken connection causes a view change.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def needed_links(
     first: str = "",
     tied: bool = False,
 ) -> set[str]:
-    """The members that ``me`` has a connection to, of ``names``.
+    """The members among ``names`` to which ``me`` has a connection.
 
-    holders: who has the reference of which layer. shadows: (spare, the node whose place it follows). committer: of a
-    step that all nodes take together. first: whose weights everybody begins with. tied: the first and the last stage
-    share a parameter.
+    holders: layer -> the nodes that hold its reference. shadows: (spare, the node whose place it follows). committer:
+    the node that decides the commit point of a step that all nodes take together. first: the node whose weights all
+    others start with. tied: the first and the last stage share a parameter.
     """
     layers = {name: plan.layers_of(name) for name in plan.nodes}
     follows = {spare: plan.stages_of(like) for spare, like in shadows if like in layers}
@@ -38,7 +38,7 @@ def needed_links(
         return held | {0, last} if tied and held & {0, last} else held
 
     def serves(one: str, other: str) -> bool:
-        """Whether ``one`` holds something of what ``other`` is to hold."""
+        """Whether ``one`` holds a layer that ``other`` is to hold."""
         wanted = layers.get(other, frozenset()) | {layer for stage in stages(other) for layer in plan.layers_in(stage)}
         return any(one in holders.get(layer, ()) for layer in wanted)
 
@@ -55,8 +55,8 @@ def needed_links(
 
 
 def _near(plan: Plan, one: str, other: str) -> bool:
-    """Whether activations, gradients, a text or the commit of a pipeline's step go between two: neighbours, and its
-    first node and any other."""
+    """Whether two nodes of a pipeline exchange activations, gradients, a text or a step's commit: neighbours do, and so
+    do the first node and each other one."""
     row = plan.pipelines[plan.pipeline_of(one)]
     pairs = [*pairwise(row), *((row[0], node) for node in row)]
     return any({one, other} == set(pair) for pair in pairs)

@@ -1,4 +1,4 @@
-"""Payloads on their way to the I/O process: where they lie until they are sent, and how many bytes wait."""
+"""Payloads that the trainer hands to the I/O process: where they lie until they are sent, and how many bytes wait."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADER_LIMIT = HEAD_LIMIT // 2
 
 
 def check_sendable(header: Header, priority: int) -> None:
-    """ValueError for a header that no message may have, or a priority that is none."""
+    """ValueError for a header that is too long or has a reserved section name, or for an unknown priority."""
     if not 0 <= priority <= 2:
         raise ValueError(f"priority {priority} is not 0, 1 or 2")
     if header.ByteSize() > HEADER_LIMIT:
@@ -37,14 +37,14 @@ class Outgoing:
     """Small payloads go through the pipe, larger ones lie in a block of shared memory until they are sent."""
 
     def __init__(self, blocks: Blocks, limit: int, wait: Callable[[], None], must_act: Callable[[], bool]) -> None:
-        """``limit``: bytes that may wait for the network. ``wait``: takes in what arrives, for up to a second.
-        ``must_act``: something arrived that ends the wait for the network."""
+        """``limit``: bytes that may wait for the network. ``wait``: waits up to a second for messages and handles them.
+        ``must_act``: whether an event arrived that must end the wait for the network."""
         self.pending = 0
         """Bytes that wait for the network."""
         self._blocks, self._limit, self._wait, self._must_act = blocks, limit, wait, must_act
 
     def hand_over(self, pieces: list[memoryview], length: int) -> bytes | tuple[int, int]:
-        """What the pipe carries of a payload of ``length`` bytes: the bytes, or (start, length) in the arena. Waits
+        """What the pipe carries for a payload of ``length`` bytes: the bytes, or (start, length) in the arena. Waits
         while ``limit`` bytes wait for the network."""
         while self.pending and self.pending + length > self._limit and not self._must_act():
             self._wait()
@@ -56,12 +56,12 @@ class Outgoing:
         return handed
 
     def lay(self, pieces: list[memoryview]) -> tuple[int, int]:
-        """(start, length) in the arena of a payload that does not count as pending."""
+        """Put a payload into the arena; it does not count as pending. Returns (start, length)."""
         block = self._laid(pieces)
         return self._blocks.fly(block, 0), len(block)
 
     def freed(self, start: int, length: int) -> None:
-        """The I/O process has sent what began at ``start``; negative: ``length`` bytes that went through the pipe."""
+        """The I/O process has sent the block at ``start``; negative: ``length`` bytes that went through the pipe."""
         self.pending -= self._blocks.landed(start) if start >= 0 else length
 
     def place(self, blobs: Iterable[Sequence[Bytes]], count: int) -> memoryview:
@@ -72,7 +72,7 @@ class Outgoing:
         room = self.room(max(1, count * (length + length // 16)))
         at = 0
         for pieces in chain((first,), map(pieces_of, rest)):
-            if at + sum(map(len, pieces)) > len(room):  # each is copied: its pieces may change with the next blob
+            if at + sum(map(len, pieces)) > len(room):  # copy each: its pieces may change with the next blob
                 whole = [b"".join(each) for each in chain((pieces,), map(pieces_of, rest))]
                 return self._block([room[:at].data, *pieces_of(whole)])
             for piece in pieces:
@@ -90,7 +90,7 @@ class Outgoing:
         return found
 
     def _laid(self, pieces: list[memoryview]) -> memoryview:
-        """The pieces in a block of the arena: where they lie, if that is one."""
+        """The pieces in one block of the arena: without a copy if they lie in one already."""
         return pieces[0] if len(pieces) == 1 and self._blocks.holds(pieces[0]) else self._block(pieces)
 
     def _block(self, pieces: list[memoryview]) -> memoryview:

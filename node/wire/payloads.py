@@ -9,7 +9,7 @@ from .api import Bytes, Payload
 
 
 def pieces_of(payload: Payload) -> list[memoryview]:
-    """Each of the pieces as bytes, without a copy where its bytes lie in a row."""
+    """Each piece as a memoryview of bytes, without a copy if it is contiguous."""
     if isinstance(payload, bytes | bytearray | memoryview | np.ndarray):
         payload = (payload,)
     return [_flat(piece) for piece in payload]
@@ -21,7 +21,7 @@ def _flat(piece: Bytes) -> memoryview:
 
 
 def joined(pieces: list[memoryview], into: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """``into``, with the pieces one after the other at its beginning."""
+    """Copies the pieces one after the other to the beginning of ``into``. Returns ``into``."""
     at = 0
     for piece in pieces:
         into[at : at + len(piece)] = np.frombuffer(piece, np.uint8)

@@ -1,4 +1,4 @@
-"""Starts the other end of a Wire: a process of its own, or a task of the shared thread, and waits for its end."""
+"""Starts the I/O process of a Wire (or a task of the shared thread in its place), and waits for its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"}
 
 
 class IoHost:
-    """What runs the other end: a spawned process, or a task of the shared thread."""
+    """The process (or the task of the shared thread) that runs the I/O side of a Wire."""
 
     def __init__(self, pipe: socket.socket, descriptors: tuple[int, int], size: int, process: bool) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -28,9 +28,9 @@ class IoHost:
             return
         numbers = (pipe.fileno(), *descriptors)
         command = python.module("farflung.node.io.main", *map(str, (*numbers, size)))
-        # gRPC's own log would tell of every refused connection, in its own words and on our terminal.
+        # gRPC's own log would write every refused connection to the terminal.
         environment = {"GRPC_VERBOSITY": "NONE"} | dict(os.environ)
-        # Its own session: the terminal's Ctrl-C reaches the trainer only, which says goodbye first.
+        # A session of its own: the terminal's Ctrl-C reaches only the trainer, which says goodbye first.
         self._process = subprocess.Popen(
             command, pass_fds=numbers, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
         )
@@ -42,7 +42,8 @@ class IoHost:
         return None if self._process is None else self._process.pid
 
     def ended(self) -> str:
-        """How it ended, in words that follow its name; its pipe's end is its own end too, or a moment before it."""
+        """How it ended, in words that follow its name. Called when its pipe has closed, which may be a moment before
+        its end."""
         if self._process is None:
             return "has ended"
         try:
@@ -59,7 +60,7 @@ class IoHost:
         return f"was ended by {name}{crash}"
 
     def wait(self, timeout: float) -> None:
-        """Waits for the end, which the pipe's end brings about; a process that stays is killed."""
+        """Waits for its end, after the pipe was closed; a process that does not end is killed."""
         if self._work is not None:
             self._work.wait(timeout)
         if self._process is not None:

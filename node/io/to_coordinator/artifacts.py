@@ -96,7 +96,7 @@ class Artifacts:
     async def fetch(self, name: str, offset: int, length: int | None, patient: bool = False) -> bytearray:
         """Bytes [offset, offset + length) of an artifact (length None: to its end), verified piece by piece.
         ``patient``: wait without limit for a coordinator that is away."""
-        if name.startswith("checkpoint/") and name.endswith("/manifest.json"):  # the step's files may have been replaced
+        if name.startswith("checkpoint/") and name.endswith("/manifest.json"):  # its files may have been replaced
             folder = name.rpartition("/")[0] + "/"
             self._described = {other: one for other, one in self._described.items() if not other.startswith(folder)}
         artifact = self._described.get(name) or await self.describe(name, patient)

@@ -62,7 +62,7 @@ class _Slot(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(self.__dict__["_hidden"][0], name)  # a model may read attributes of a block, such as its kind of attention
+            return getattr(self.__dict__["_hidden"][0], name)  # a model may read a block's attributes
 
 
 class _Nothing(nn.Module):

@@ -137,12 +137,12 @@ def counted_layers(definition: LanguageModel, context: int, precision: str) -> S
 
 
 def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[LayerProfile]:
-    """The base's layers, with the embedding in the first block's layer and the head in the last one's. The backward pass
-    computes no gradients of frozen weights, so it costs as much as the forward pass."""
+    """The base's layers, with the embedding in the first block's layer and the head in the last one's. The backward
+    pass computes no gradients of frozen weights, so it costs as much as the forward pass."""
     whole = language_layers(LanguageModel(definition.config), context, precision)
-    # With pairs of answers each stage also computes the reference forward, and sends its hidden state beside the policy's.
+    # With pairs of answers a stage also computes the reference's forward pass, and sends both hidden states.
     twice = isinstance(definition, PreferenceModel)
-    half = definition.frozen_dtype == torch.bfloat16  # then autocast makes no copies of matrices, and vectors are negligible
+    half = definition.frozen_dtype == torch.bfloat16  # then autocast copies only vectors, which are small
     profiles = []
     for layer, name in enumerate(definition.layers):
         last = layer == len(definition.layers) - 1

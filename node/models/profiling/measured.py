@@ -102,8 +102,8 @@ _PRODUCTS = frozenset(
 
 
 class _Device(TorchFunctionMode):
-    """Makes the meta device behave as real devices do: attention keeps no scores, and under autocast (``half``) products
-    are computed in bf16."""
+    """Makes the meta device behave as real devices do: attention keeps no scores, and under autocast (``half``)
+    products are computed in bf16."""
 
     def __init__(self, half: bool) -> None:
         super().__init__()

@@ -82,7 +82,7 @@ def conversions(
         target, pattern = loading.rename_source_key(name, renamings, converters, model.base_model_prefix, names)
         if target in names:
             groups.setdefault(target, []).append((name, pattern or ""))
-    own = get_model_conversion_mapping(model, add_legacy=False)  # without conversions of old formats, which are read and not written
+    own = get_model_conversion_mapping(model, add_legacy=False)  # without old formats: never written
     backwards = tuple(one.reverse_transform() for one in reversed(own) if isinstance(one, loading.WeightRenaming))
     found = {}
     for target, sources in groups.items():

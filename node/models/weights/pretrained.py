@@ -69,7 +69,7 @@ class Weights:
         return next((candidate for candidate in candidates if candidate in self.file_of), None)
 
     def made(self, definition: LanguageModel, name: str) -> Made | None:
-        """How to make a parameter that is not stored under a name of its own from stored tensors; None if impossible."""
+        """How to make a parameter that has no stored tensor of its own from stored tensors; None if impossible."""
         if self._made is None or self._made[0] is not definition:
             wanted = [definition.inner(one) for one in definition.stored]
             shape = {stored: self.slot(stored).shape for stored in self.file_of}.__getitem__

@@ -24,7 +24,7 @@ class Membership:
     newest: int = 0
     members: dict[str, Member] = field(default_factory=dict)
     revoked: frozenset[str] = frozenset()
-    """Names of evicted nodes, whose certificates are good for some time yet."""
+    """Names of evicted nodes; their certificates stay valid for some time."""
 
     def enter(self, view: int, members: Iterable[Member]) -> None:
         self.view = view
@@ -39,9 +39,9 @@ class Membership:
         return {name: member for name, member in self.members.items() if name != self.name} if self.view else {}
 
     def verdict(self, sender: str, session: str, view: int) -> str:
-        """TAKE; WAIT for a view that this node has yet to enter; or why the message is dropped.
+        """TAKE; WAIT if the view is one that this node has not entered yet; or the reason why the message is dropped.
 
-        A peer may enter a view a moment earlier than this node: its messages wait in its stream.
+        A peer may enter a view a moment before this node: its messages then wait in its stream.
         """
         if sender in self.revoked:
             return REVOKED

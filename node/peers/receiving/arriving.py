@@ -1,4 +1,4 @@
-"""A message of which only a part may be here: its chunks may come in any order, and its END says what they make."""
+"""A message that is arriving: its chunks come in any order, and its END frame has their number and the digest."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ....proto.messages.frame import Frame
 
 
 class StreamRefused(Exception):
-    """The stream cannot go on; the text goes to the other side."""
+    """The stream must end; the text is sent to the other side."""
 
 
 @dataclass(eq=False)
 class Arriving:
-    """A message that has not been delivered yet. Without a block or a body it is received and thrown away.
+    """A message that has not been delivered yet. Without a block or a body it is received and dropped.
 
-    ``whole``: it is small and came at once; it may have to wait for those before it.
+    ``whole``: it is small and came in one frame; it may have to wait for the messages before it.
     """
 
     transfer: int
@@ -31,8 +31,8 @@ class Arriving:
     whole: bool = False
     received: int = 0
     chunks: int = 0
-    apart: dict[int, int] = field(default_factory=dict)  # chunks behind a gap: offset -> length
-    gapless: int = 0  # bytes from the beginning on that are here, and in the digest
+    apart: dict[int, int] = field(default_factory=dict)  # chunks after a gap: offset -> length
+    gapless: int = 0  # bytes from the beginning that have arrived without a gap, and are in the digest
     digest: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
     end: Frame | None = None
 
@@ -41,7 +41,7 @@ class Arriving:
         return self.whole or (self.end is not None and self.received == self.total)
 
     def add(self, frame: Frame) -> None:
-        """A chunk. StreamRefused where it does not fit what is here."""
+        """Take in a chunk. StreamRefused if it does not fit the chunks that are here."""
         offset, length = frame.offset, len(frame.body)
         if frame.total != self.total or offset < self.gapless or offset in self.apart or not length:
             raise StreamRefused(f"chunk {frame.seq} at {offset} does not fit a message of {self.total} bytes")
@@ -53,7 +53,7 @@ class Arriving:
         self.view[offset : offset + length] = frame.body
         self.apart[offset] = length
         while (length := self.apart.pop(self.gapless, 0)) > 0:
-            # A chunk that came in order is hashed where it is still in the processor's cache.
+            # A chunk that came in order is hashed from the frame, which is still in the processor's cache.
             here = frame.body if self.gapless == offset else self.view[self.gapless : self.gapless + length]
             self.digest.update(here)
             self.gapless += length

@@ -1,8 +1,8 @@
-"""Streams that the receiver opens, because its peer cannot dial it: the end that dials out.
+"""Streams that the receiver opens because the sender cannot dial it: the side of the node that dials out.
 
-It keeps such a stream open to each peer. The peer holds it among its `Offers` (offers.py) until its link takes it, and
-then it is like a stream that the link had dialled. For bulk the link asks on it for further lanes, which the same node
-opens.
+This node keeps such a stream open to each peer. The peer holds it in its `Offers` (offers.py) until its link takes it
+and sends on it as on a stream that the link dialled. For bulk the link asks, on that stream, for further lanes, which
+this node opens too.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Receiving:
             await self.task
 
     async def _keep(self) -> None:
-        """Nobody is told of a break here: the peer's link sees the same one and says so."""
+        """Keep the stream open. A break is not reported here: the peer's link sees it too and reports it."""
         pause = FIRST_PAUSE
         while True:
-            # The coordinator, where two that dial out meet, passes on one stream of each direction.
+            # Between two nodes that dial out, the coordinator relays one stream in each direction, and no lanes.
             link = 0 if self._peer.dials_out else random.randrange(1, 1 << 64)
             try:
                 async with dialled(self._me, self._peer, self._traffic, you_send=True, link=link) as call:
@@ -58,8 +58,8 @@ class Receiving:
                 over = [lane for lane in lanes if lane.done()]
                 await end_all(lanes)
             for lane in over:
-                lane.result()  # whatever else than a broken connection has ended one is a fault of this program
-            if self._closed:  # as in PeerLink: the cancellation may have become another end
+                lane.result()  # raises any other error than a broken connection: it is a bug
+            if self._closed:  # as in PeerLink: gRPC may turn the cancellation into another exception
                 return
             log.info("the stream on which %s sends ended: %s", self._peer.name, why)
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
@@ -69,8 +69,8 @@ class Receiving:
         self._lanes.append(asyncio.create_task(self._lane(stream, number)))
 
     async def _lane(self, stream: Stream, number: int) -> None:
-        """One connection for bulk. While it can't be had the peer does without; once it is there, its end is the
-        link's."""
+        """Open one bulk connection, trying until it opens; meanwhile the peer sends on the others. When an open one
+        breaks, the whole link ends."""
         pause, opened = FIRST_PAUSE, False
         while not opened:
             try:

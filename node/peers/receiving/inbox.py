@@ -1,7 +1,7 @@
 """Received messages that the trainer has not taken yet, bounded in bytes.
 
-Over the limit the streams are not read, so gRPC's flow control stops the senders. While the trainer holds nothing, a
-message is always admitted: only messages that the trainer can take make others wait, so there is no deadlock.
+Above the limit the streams are not read, so gRPC's flow control stops the senders. If no message waits for the trainer,
+any message is admitted: a message waits only for messages that the trainer can take, so there is no deadlock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...ipc.pipe import INLINE_LIMIT
 
 
 class ArenaFull(Exception):
-    """No room in the arena for a message, although the trainer holds nothing."""
+    """No room in the arena for a message, although no message waits for the trainer."""
 
 
 class Inbox:
@@ -30,7 +30,7 @@ class Inbox:
 
     @property
     def largest(self) -> int:
-        """Limit in bytes for one message, and for the incomplete messages of one peer together: the other peers need
+        """The most bytes of one message, and of all incomplete messages of one peer together, so that other peers have
         room too."""
         return self._arena.size // 2
 
@@ -68,7 +68,7 @@ class Inbox:
         self._write(sender, header, (start, length))
 
     def lend(self, payload: bytes | bytearray) -> bytes | tuple[int, int]:
-        """A payload of this process's own (an artifact) for the trainer: bytes, or a block that it takes."""
+        """A payload that this process made (an artifact), for the trainer: bytes, or (start, length) of a block."""
         start = None
         if len(payload) > INLINE_LIMIT:
             start = self._arena.take(len(payload))
@@ -79,7 +79,7 @@ class Inbox:
         return bytes(payload) if start is None else (start, len(payload))
 
     def taken(self, count: int, free: Iterable[int]) -> None:
-        """The trainer has taken ``count`` bytes and no longer uses these blocks."""
+        """The trainer has taken ``count`` bytes and no longer uses the blocks that start at ``free``."""
         self.held -= count
         for start in free:
             self._arena.give_back(start)

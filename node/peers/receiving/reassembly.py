@@ -1,7 +1,7 @@
 """Puts the frames of one peer's streams together: each message of the link is delivered once, whole and in order.
 
-Everything comes by the first stream of a link, except chunks of large messages, each of which may come by any of its
-lanes. A chunk may therefore arrive before the OPEN of its message; its lane then waits for the OPEN.
+All frames come on the first stream of a link, except chunks of large messages, which may come on any of its lanes. A
+chunk may therefore arrive before the OPEN frame of its message; its lane then waits for that frame.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from .inbox import Inbox
 
 STALLED_SECONDS = 60.0
 STALLED_BYTES = 1 << 16
-"""Abort an incomplete message of which neither this many bytes nor the end arrives in that time: it holds memory
-that others need."""
+"""A stream is ended if, in STALLED_SECONDS, neither this many bytes nor the end of an incomplete message arrives: the
+message holds memory that others need."""
 
 
 class Lane:
-    """One stream of a link. Messages that end on it are acknowledged on it. Number 0 is the first stream."""
+    """One stream of a link. A message whose last frame came on it is acknowledged on it. Number 0: the first stream."""
 
     def __init__(self, stream: Stream, end: rpc.PeerContext | rpc.PeerCall, number: int = 0) -> None:
         self.end, self.number, self.done = end, number, dict[int, tuple[int, str]]()
         self.stopped = ""
         """Why this node ends the stream."""
         self.waits = True
-        """Whether it waits for its sender and may be ended at once."""
+        """Whether its task waits for the sender, so that it may be cancelled."""
         self._stream, self._task = stream, asyncio.current_task()
 
     def stop(self, why: str) -> None:
-        """End the stream, which waits for its sender."""
+        """End the stream: at once if it waits for its sender, else after the message that it handles."""
         self.stopped = self.stopped or why
         if self._task is not None and self.waits:
             self._task.cancel()
 
     async def take(self, message: bytes) -> None:
-        """One gRPC message of frames. FrameError, ValueError or StreamRefused for what does not fit."""
+        """Take in one gRPC message of frames. FrameError, ValueError or StreamRefused if a frame is not valid."""
         self.waits = False
         self._stream.inbound.traffic.took_in(len(message), self._stream.sender)
         for frame in frames.decode(message):
@@ -76,7 +76,7 @@ class Receiver(Protocol):
 
 
 class Stream:
-    """A peer's first stream with its further lanes: its texts, its incomplete messages."""
+    """A peer's first stream with its further lanes, and the messages that are incomplete."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Stream:
 
     @property
     def reserved(self) -> int:
-        """Bytes that its incomplete messages hold."""
+        """Bytes of memory that its incomplete messages hold."""
         return sum(one.total for queue in self._arriving for one in queue if one.start is not None)
 
     def stop(self, why: str) -> None:
@@ -110,7 +110,7 @@ class Stream:
         self.lane.stop(why)
 
     def close(self) -> None:
-        """The first stream has ended: so do the others, and what is incomplete is dropped."""
+        """The first stream has ended: end the lanes and drop the incomplete messages."""
         self._timer.cancel()
         self.reading = False
         self._opened.set()
@@ -119,7 +119,7 @@ class Stream:
         for queue in self._arriving:
             for arriving in list(queue):
                 self._forget(arriving)
-        self.lane.end = None  # or this cycle would keep the call, and that its connection, until it is collected
+        self.lane.end = None  # breaks a reference cycle that would keep the call and its connection open
 
     def _check(self) -> None:
         """End the stream of a sender whose incomplete message makes no progress: it holds memory. The sender
@@ -136,7 +136,7 @@ class Stream:
             self._moved, self._unmarked = self._clock.time(), 0
 
     async def take(self, frame: Frame, lane: Lane) -> None:
-        """One frame that came by that lane."""
+        """Take in one frame that came on ``lane``."""
         if frame.kind is Kind.CHUNK or frame.kind is Kind.END:
             arriving = await self._continued(frame, lane)
             if arriving is None:
@@ -164,7 +164,7 @@ class Stream:
 
     async def _admit(self, header: Header, priority: int, transfer: int) -> str:
         verdict = self.inbound.judge(self, header)
-        if verdict == WAIT:  # what has arrived is acknowledged before a pause of unknown length
+        if verdict == WAIT:  # acknowledge what has arrived before a wait of unknown length
             await self.lane.acknowledge()
             verdict = await self.inbound.verdict(self, header)
         if verdict == TAKE and not self.inbound.is_new(self, priority, transfer):
@@ -211,7 +211,7 @@ class Stream:
         self._opened = asyncio.Event()
 
     async def _continued(self, frame: Frame, lane: Lane) -> Arriving | None:
-        """The message that a frame goes on with, once it was opened; None where it has been cancelled."""
+        """The message that a frame belongs to; waits until it was opened. None if it has been cancelled."""
         while True:
             for arriving in self._arriving[frame.priority]:
                 if arriving.transfer == frame.transfer:
@@ -236,7 +236,7 @@ class Stream:
         self._open_lane(self, number)
 
     def _settle(self, priority: int, lane: Lane) -> None:
-        """Delivers the complete messages at the head of the queue; they are acknowledged on that lane."""
+        """Delivers the complete messages at the head of the queue; they are acknowledged on ``lane``."""
         queue = self._arriving[priority]
         while queue and queue[0].complete:
             arriving = queue[0]
@@ -248,10 +248,10 @@ class Stream:
             lane.done[priority] = (arriving.transfer, category_of(arriving.header.kind))
 
     def _deliver(self, arriving: Arriving) -> None:
-        """Judged again: the view, or another stream of this peer, may have moved on while it arrived."""
+        """Deliver a message if the view still admits it and no other stream of the peer delivered it meanwhile."""
         start, body, header = arriving.start, arriving.body, arriving.header
         if start is None and body is None:
-            return  # it was thrown away
+            return  # it was dropped when it was opened
         inbox = self.inbound.inbox
         verdict = self.inbound.judge(self, header)
         if verdict == TAKE and not self.inbound.is_new(self, arriving.priority, arriving.transfer):

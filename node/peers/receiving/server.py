@@ -1,8 +1,8 @@
-"""The receiving end of streams: of those that other nodes open to this one, and of those that it had to open itself.
+"""The receiving end of streams, both those that other nodes open to this one and those that this node opens itself.
 
-A stream begins with a greeting that is checked (run, name in the certificate, who is meant). Then frames are put
-together; a message is delivered only when it is complete and its digest is right, once, and is then acknowledged.
-Whatever is wrong with a stream ends that stream, with a sentence for the other side and a count: never the process.
+A stream begins with a greeting that is checked (run, name in the certificate, recipient). Then frames are put together;
+a message is delivered once, when it is complete and its digest is right, and is then acknowledged. An error in a stream
+ends that stream, with a sentence for the other side and a count; it never ends the process.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from .inbox import ArenaFull, Inbox
 from .reassembly import Lane, Stream
 
 GREETING_SECONDS = 20.0
-"""A stream that has not said by then who it is ends."""
+"""Seconds after which a stream without a greeting is ended."""
 CLOSING_SECONDS = 1.0
-"""Seconds that streams which this node ends have to finish."""
+"""Seconds that a stream has to finish after this node ends it."""
 MOST_STRANGERS = 64
-"""Streams that have not greeted yet."""
+"""The most streams that have not greeted yet."""
 MOST_STREAMS = 24
-"""Streams of one peer, at most: all lanes of both directions, and those of an older session or connection that is
+"""The most streams of one peer: all lanes of both directions, and as many of an older session or connection that is
 ending."""
 
 
@@ -49,7 +49,7 @@ class Inbound:
         self.membership, self.inbox, self.traffic, self.protocol = membership, inbox, traffic, me.protocol
         self.offers = Offers()
         self.door = Door()
-        """Limits connections that have not greeted; knows its port once the server listens."""
+        """Limits connections without a greeting; it knows the port once the server listens."""
         self._last: dict[tuple[str, str], list[int]] = {}  # (name, session) -> last transfer of each priority
         self._current: dict[tuple[str, str], Stream] = {}  # newest stream of each; an older one is superseded
         self._strangers = 0
@@ -59,7 +59,7 @@ class Inbound:
         self._closed = False
 
     async def close(self) -> None:
-        """End all streams, and take no more: those that a server still has when it stops, gRPC ends with a warning."""
+        """End all streams, and accept no more. (gRPC would end open ones with a warning when the server stops.)"""
         self._closed = True
         if tasks := list(self._serving):
             for task in tasks:
@@ -67,7 +67,7 @@ class Inbound:
             await asyncio.wait(tasks, timeout=CLOSING_SECONDS)
 
     def view_changed(self) -> None:
-        """Streams that wait for a view look again; sessions that are gone are forgotten."""
+        """The view has changed: wake the streams that wait for a view, and forget sessions that are gone."""
         self._changed.set()
         self._changed = asyncio.Event()
         sessions = {(member.name, member.session) for member in self.membership.members.values()}
@@ -148,7 +148,7 @@ class Inbound:
                 del self._current[key]
 
     async def _serve_lane(self, end: rpc.PeerContext, greeting: Greeting) -> None:
-        """A stream of chunks only, beside the first of the same link; it ends with that."""
+        """Serve a stream that carries only chunks, beside the first stream of the same link; it ends with the first."""
         key = greeting.name, greeting.session
         asked = self.offers.asked_for(*key, greeting.link, greeting.lane) if greeting.you_send else None
         stream = None if greeting.you_send else self._current.get(key)
@@ -164,7 +164,7 @@ class Inbound:
             await lane.hold()
 
     async def receive_lane(self, end: rpc.PeerContext | rpc.PeerCall, stream: Stream, number: int) -> None:
-        """Takes the chunks that a peer sends on a further stream, until that, or its first one, ends."""
+        """Takes the chunks that a peer sends on a further stream, until that stream or the link's first one ends."""
         lane = Lane(stream, end, number)
         stream.lanes.append(lane)
         try:
@@ -179,7 +179,7 @@ class Inbound:
             while wanted() and not lane.stopped:
                 message = await lane.end.read()
                 if message is rpc.END:
-                    break  # also what a sender that was killed looks like: incomplete messages are dropped
+                    break  # a killed sender's stream ends in this way too: incomplete messages are dropped
                 await lane.take(message)
         except (FrameError, StreamRefused, ArenaFull, ValueError) as error:
             refusal = str(error)
@@ -205,7 +205,7 @@ class Inbound:
         last[priority] = max(last[priority], transfer)
 
     async def verdict(self, stream: Stream, header: Header) -> str:
-        """TAKE, or why the message is thrown away; waits for a view that this node has yet to enter."""
+        """TAKE, or why the message is dropped. For a view that this node has not entered yet, waits until it has."""
         while (verdict := self.judge(stream, header)) == WAIT:
             await self._changed.wait()
         return verdict

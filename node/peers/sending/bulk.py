@@ -24,11 +24,11 @@ from .send_queue import Carries
 log = logging.getLogger("farflung.io")
 
 LOOK_SECONDS = 0.5
-"""How often the kernel's figures are read while bulk is sent."""
+"""Seconds between two readings of the kernel's figures while bulk is sent."""
 
 
 Stream = rpc.PeerCall | rpc.PeerContext
-"""The client's or the server's end: both have read() and write()."""
+"""The client's or the server's end of a stream: both have read() and write()."""
 
 
 class WithBulk(Protocol):
@@ -45,27 +45,27 @@ class WithBulk(Protocol):
 
 
 class Bulk:
-    """The bulk connections beside one first stream, with which they end. ``offer``: that one, where the peer opened it,
-    which then opens these too."""
+    """The bulk connections beside the first stream of a link; they end with it. ``offer``: the first stream if the peer
+    opened it; then the peer opens the bulk connections too."""
 
     def __init__(self, link: WithBulk, me: Self, traffic: Traffic, offer: Offer | None = None) -> None:
         self._link, self._me, self._traffic, self._offer = link, me, traffic, offer
         self._streams = 0
         self._sockets: list[socket.socket] = []
         self._before = TcpFigures()
-        self._carried: dict[int, float] = {}  # connections -> the most bytes a second
+        self._carried: dict[int, float] = {}  # number of connections -> highest bytes per second
         self._over = False
         self.number = random.getrandbits(64)
-        """By which the peer knows what belongs together."""
+        """The link's number in greetings, by which the peer knows which streams belong together."""
 
     @property
     def first_carries(self) -> Carries:
-        """What the first stream carries beside them."""
+        """What the first stream carries: everything, or all but bulk once a bulk connection is open."""
         return Carries.HEADS if self._streams else Carries.ALL
 
     @property
     def figures(self) -> TcpFigures:
-        """The kernel's figures of all connections of the link, since they began."""
+        """The kernel's totals over all connections of the link since they began."""
         return figures(self._sockets)
 
     def close(self) -> None:
@@ -74,8 +74,8 @@ class Bulk:
         self._sockets.clear()
 
     async def keep(self) -> None:
-        """Opens as many connections as are wanted, and decides from time to time whether to open more. Raises the
-        error that broke one of them."""
+        """Opens the wanted number of connections, and decides from time to time whether to open more. Raises the error
+        that broke one of them."""
         await self._link.wants_bulk.wait()
         lanes: list[asyncio.Task[None]] = []
         try:
@@ -92,7 +92,8 @@ class Bulk:
             await end_all(lanes)
 
     async def _lane(self, number: int) -> None:
-        """One connection. While it can't be had the link does without; once it is there, its end is the link's."""
+        """Open one connection, trying until it opens; meanwhile the link uses the others. When an open one breaks, the
+        whole link ends."""
         pause = FIRST_PAUSE
         while True:
             opened = False
@@ -114,7 +115,7 @@ class Bulk:
 
     @contextlib.asynccontextmanager
     async def _stream(self, number: int) -> AsyncIterator[tuple[Stream, asyncio.Event]]:
-        """A stream of this link, and what says that it has ended before reading from it does."""
+        """A stream of this link, and an event that may tell of its end before a read does."""
         if self._offer is None:
             async with dialled(self._me, self._link.peer, self._traffic, lane=number, link=self.number) as call:
                 yield call, asyncio.Event()
@@ -150,7 +151,7 @@ class Bulk:
         now = figures(self._sockets)
         seen = now.since(self._before)
         if seen.busy_s < LEAST_BUSY:
-            return  # it adds up until it says something
+            return  # the figures add up until there are enough to judge
         self._before = now
         self._adapt(seen.rate_bps)
         carried = (seen.sent - seen.resent) / max(seen.longest_busy_s, 1e-3)

@@ -1,12 +1,13 @@
 """The sending end: one link to each other member of the view, each with connections and a queue of its own.
 
-A link has one connection, and from its first large message on a second one for bulk, so that what is urgent waits
-behind no buffer; more for bulk where lanes.py wants them. All of them end together. Where neither can dial the other,
-everything goes on the one stream that meets the peer's at the coordinator.
+A link has one connection, and from its first large message on a second one for bulk, so that urgent messages never wait
+behind a full socket buffer; lanes.py may add more for bulk. All of them end together. If neither node can dial the
+other, all messages go on one stream, which the coordinator relays.
 
-A link keeps its connection open for as long as it lives (a cold connection costs several round trips), and connects
-again with a growing pause when it breaks. What the peer had not acknowledged goes again on the new stream. To a peer
-that cannot be dialled it sends on the streams which that peer opens (offers.py), those for bulk when it is asked.
+A link keeps its connection open for as long as it lives (a new connection costs several round trips), and connects
+again, with growing pauses, when it breaks. It sends messages that the peer had not acknowledged again on the new
+stream. To a peer that cannot be dialled, the link sends on streams that the peer opens (offers.py); it asks the peer
+for those for bulk.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from .bulk import Bulk, Stream
 from .send_queue import Carries, Outgoing, SendQueue
 
 TELL_AGAIN_SECONDS = 10.0
-"""A link that stays down is reported again: the report, or the coordinator that heard it, may be lost."""
+"""A link that stays down is reported again after so many seconds, because the report may have been lost."""
 OTHERS = {Carries.ALL: Carries.NONE, Carries.HEADS: Carries.CHUNKS, Carries.CHUNKS: Carries.HEADS}
 
 
 class PeerLink:
-    """Everything that goes from this node to one peer. Lives on the event loop that made it.
+    """Sends all messages from this node to one peer. Belongs to the event loop that made it.
 
-    ``receiving``: the stream of the other direction, where this node has to open that too; it ends with the link.
+    ``receiving``: the stream of the other direction, if this node has to open that too; it ends with the link.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class PeerLink:
         self.connected = asyncio.Event()
         self.wants_bulk = asyncio.Event()
         self.bulk_open = asyncio.Event()
-        """Large messages have a connection of their own, or the peer can have none."""
+        """Set when large messages have a connection of their own, or when the peer cannot have one."""
         self.lanes = 1
         """Number of bulk connections, open now or with the next large message."""
         self.chunk = rpc.CHUNK
@@ -102,18 +103,19 @@ class PeerLink:
 
     @property
     def figures(self) -> TcpFigures:
-        """The kernel's figures of its connections once large messages were sent; none where the coordinator relays."""
+        """The kernel's figures of the link's connections; zeros before the first large message, or if the coordinator
+        relays the link."""
         return self._bulk.figures if self._bulk is not None else TcpFigures()
 
     async def drained(self, deadline: float) -> None:
-        """Waits until the peer has acknowledged everything, is lost, or it is `deadline` (monotonic)."""
+        """Waits until the peer has acknowledged all messages or is lost, at most until `deadline` (monotonic)."""
         while self.queue.unfinished and self.connected.is_set() and (left := deadline - time.monotonic()) > 0:
             self._acknowledged.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._acknowledged.wait(), min(left, 0.1))
 
     async def close(self) -> None:
-        """Ends the connection; everything queued is released."""
+        """Ends the connection; queued messages are released."""
         self.closed = True
         self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -134,7 +136,7 @@ class PeerLink:
                 why = str(error)
             except rpc.BROKEN as error:
                 why = rpc.why_broken(error)
-            if self.closed:  # gRPC may turn the cancellation into another end
+            if self.closed:  # gRPC may turn the cancellation into another exception
                 return
             if self.connected.is_set():
                 self.connected.clear()
@@ -181,7 +183,7 @@ class PeerLink:
                 bulk.close()
 
     def ask_for_lane(self, number: int) -> None:
-        """Ask the peer, which opens the streams of this link, for one more."""
+        """Ask the peer, which opens the streams of this link, to open lane ``number``."""
         self.queue.ask_for_lane(number)
         self._wake.set()
 
@@ -191,7 +193,7 @@ class PeerLink:
         raise LinkBroken("a bulk connection ended")
 
     async def _run(self, stream: Stream, carries: Callable[[], Carries], tasks: list[asyncio.Task[Any]]) -> None:
-        # The reader's end carries the status; a failed write only says "internal error".
+        # Reading gives the stream's status; a failed write only says "internal error".
         tasks = [
             asyncio.create_task(self._read_all(stream)),
             asyncio.create_task(self._write_all(stream, carries)),
@@ -216,7 +218,7 @@ class PeerLink:
                 await self._traffic.uplink.ready()
                 share = carries()
                 parts = self.queue.next_write(shortener, min(self._traffic.uplink.write, self.chunk), share)
-                if self.queue.waiting(OTHERS[share]):  # the next is for another of this link's streams
+                if self.queue.waiting(OTHERS[share]):  # more waits for another of this link's streams
                     self._wake.set()
                 message = b"".join(buffer for _, buffers in parts for buffer in buffers)
                 sizes = [(category, frames.size(buffers)) for category, buffers in parts]

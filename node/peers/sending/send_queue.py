@@ -1,11 +1,11 @@
-"""What one node still has to send to one peer: a pure queue of messages that hands out frames.
+"""The messages that one node still has to send to one peer: a pure queue that hands out frames.
 
-Three priorities, first in first out within each; a more urgent message overtakes at the next chunk. A message stays
-until the peer has acknowledged it; after a reconnect everything unacknowledged goes again from its beginning, with
-the same transfer number, by which the receiver knows what it already has (it remembers one number per priority).
+There are three priorities, first in first out within each; a more urgent message overtakes at the next chunk. A message
+stays until the peer has acknowledged it; after a reconnect each unacknowledged message is sent again from its beginning
+with the same transfer number, by which the receiver knows whether it has it (it remembers one number per priority).
 
-Where a link has several streams, large messages go by the bulk ones, chunk by chunk, each on whichever is free; all
-else, their headers too, goes on the first, which so never has bulk in its buffers.
+If a link has several streams, the chunks of large messages go on the bulk streams, each chunk on any that is free; all
+else, the headers of large messages too, goes on the first, whose buffers thus never hold bulk.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from ..header_compression import Shortener
 from ..traffic import category_of
 
 WHOLE_LIMIT = 256 << 10
-"""Messages up to this size (header and payload) go as one frame."""
+"""Messages of up to so many bytes (header and payload) are sent as one frame."""
 LARGE = 32 << 10
-"""Payloads above this size go by the bulk streams, where there are any: urgent ones too, because those have a window
-that is open, and what is urgent is handed out first."""
+"""Payloads of more bytes go on the bulk streams, if there are any. Urgent ones too: the windows of these streams are
+open, and urgent chunks are handed out first."""
 
 
 class Carries(enum.Enum):
     """What a stream carries."""
 
-    ALL = enum.auto()  # it is the only one
-    HEADS = enum.auto()  # all but what the bulk streams carry
-    CHUNKS = enum.auto()  # the chunks of bulk messages, and nothing else
+    ALL = enum.auto()  # everything: it is the link's only stream
+    HEADS = enum.auto()  # everything but chunks of bulk messages
+    CHUNKS = enum.auto()  # only chunks of bulk messages
     NONE = enum.auto()
 
 
 @dataclass(eq=False)
 class Outgoing:
-    """A message on its way. ``release`` is called once, when its payload is no longer needed."""
+    """A message to be sent. ``release`` is called once, when its payload is no longer needed."""
 
     transfer: int
     priority: int
@@ -51,8 +51,8 @@ class Outgoing:
     release: Callable[[], None]
     offset: int = 0  # payload bytes handed out
     chunks: int = 0
-    opened: bool = False  # some of it was handed out
-    whole: bool = False  # all of it was, on this stream or one before: only that can have arrived
+    opened: bool = False  # a part of it was handed out
+    whole: bool = False  # all of it was handed out, on this stream or an earlier one: only then can it have arrived
     digest: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
 
     @property
@@ -76,7 +76,7 @@ Parts = list[tuple[str, list[frames.Buffer]]]
 
 
 class SendQueue:
-    """Messages to one peer. Not aware of time or sockets."""
+    """Messages to one peer. Knows neither time nor sockets."""
 
     def __init__(self) -> None:
         self._waiting: list[deque[Outgoing]] = [deque() for _ in range(frames.PRIORITIES)]
@@ -87,11 +87,11 @@ class SendQueue:
         self._waiting[message.priority].append(message)
 
     def ask_for_lane(self, number: int) -> None:
-        """The peer is to open that lane."""
+        """Queue a frame that asks the peer to open lane ``number``."""
         self._heads.append((Outgoing(number, 0, Header(), memoryview(b""), lambda: None), Kind.LANE))
 
     def waiting(self, carries: Carries = Carries.ALL) -> bool:
-        """Whether there is anything to write on such a stream."""
+        """Whether a frame waits for a stream of this kind."""
         heads = carries in (Carries.ALL, Carries.HEADS) and bool(self._heads)
         return heads or any(queue and _fits(queue[0], carries) for queue in self._waiting)
 
@@ -131,11 +131,11 @@ class SendQueue:
         return parts
 
     def acknowledge(self, priority: int, transfer: int) -> list[Outgoing]:
-        """All of this priority up to `transfer` have arrived: they are released and returned. What was never handed out
-        whole stays, whatever the peer, or who is between, says."""
+        """The messages of this priority up to `transfer` have arrived: release and return them. A message that was
+        never handed out whole stays, because an acknowledgement of it must be wrong."""
         done = []
         for queue in (self._sent[priority], self._waiting[priority]):
-            # One that waits again after a reconnect may have arrived before it.
+            # A message that waits again after a reconnect may have arrived before the reconnect.
             while queue and queue[0].transfer <= transfer and queue[0].whole:
                 done.append(queue.popleft())
         for message in done:
@@ -143,7 +143,7 @@ class SendQueue:
         return done
 
     def rewind(self) -> None:
-        """The stream broke: everything unacknowledged waits again, in its old order."""
+        """The stream broke: all unacknowledged messages wait again, in their old order."""
         for sent, waiting in zip(self._sent, self._waiting, strict=True):
             waiting.extendleft(reversed(sent))
             sent.clear()
@@ -152,7 +152,8 @@ class SendQueue:
         self._heads.clear()
 
     def drop(self, unwanted: Callable[[Header], bool]) -> int:
-        """Releases the messages whose header is `unwanted`, sent or not; returns how many. Begun ones are cancelled."""
+        """Releases the messages whose header is `unwanted`, sent or not; a CANCEL frame is queued for those that were
+        begun. Returns how many."""
         dropped = 0
         for queue in (*self._waiting, *self._sent):
             gone = [message for message in queue if unwanted(message.header)]

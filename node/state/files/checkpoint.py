@@ -26,10 +26,10 @@ from .tensor_writer import Room, write
 def shard_of(
     state: StageState, stage: int, view: int, step: int, position: Position, room: Room
 ) -> tuple[str, memoryview, dict[str, Any]]:
-    """(file name, bytes, what the manifest says) of one of a node's stages at the end of a step. ``room``: where the
-    bytes are to lie.
+    """(file name, bytes, entry in the manifest) of one of a node's stages at the end of a step. ``room(length)`` gives
+    the memory for the bytes.
 
-    A tied parameter that lies on two stages is in the first stage's file.
+    A tied parameter of two stages is in the first stage's file.
     """
     tensors = tensors_of(state, stage)
     rounds = {name: section.round for name, section in state.sections.items()}
@@ -46,7 +46,7 @@ def shard_of(
 
 
 def tensors_of(state: StageState, stage: int) -> dict[str, Tensor]:
-    """What a stage's file holds, as views of the state."""
+    """The tensors of a stage's file by name, as views of the state."""
     tensors: dict[str, Tensor] = {}
     for section in state.sections.values():
         if section.layout.section not in (section_of(stage), TIED if stage == 0 else ""):
@@ -62,7 +62,7 @@ _SENSELESS = (FarflungError, ValueError, TypeError, KeyError, AttributeError, Ru
 
 
 class Unreadable(FarflungError):
-    """A file of a checkpoint cannot be used: the coordinator is told which, and finds out why."""
+    """A file of a checkpoint cannot be used. The node tells the coordinator which file; the coordinator examines it."""
 
     def __init__(self, step: int, file: str, why: str) -> None:
         super().__init__(f"{file} of checkpoint {step} cannot be used: {why}", "start from an older checkpoint")
@@ -70,7 +70,7 @@ class Unreadable(FarflungError):
 
 
 class Checkpoint:
-    """A complete checkpoint at the coordinator, read tensor by tensor. Unreadable: what a file has makes no sense."""
+    """A complete checkpoint at the coordinator, read tensor by tensor. Unreadable: a file's content is not valid."""
 
     def __init__(self, step: int, fetch: Fetch) -> None:
         self.step = step
@@ -86,7 +86,8 @@ class Checkpoint:
                     self._slots |= self._source.slots(file)
 
     def read(self, name: str, shape: Size) -> Tensor:
-        """A tensor of this shape, fp32 (moments: or bf16) on the CPU."""
+        """The tensor ``name``, fp32 (moments may be bf16), on the CPU. Unreadable: it is missing or of another
+        shape."""
         slot = self._slots.get(name)
         with self._reading(slot.file if slot is not None else MANIFEST):
             if slot is None:
@@ -97,7 +98,7 @@ class Checkpoint:
 
     @contextmanager
     def _reading(self, file: str) -> Iterator[None]:
-        """Whatever is wrong in here is the file's fault; that the I/O process has ended is not."""
+        """Turn errors in this context into Unreadable for ``file``, except that the I/O process has ended."""
         try:
             yield
         except IoEnded:
@@ -111,7 +112,7 @@ class Checkpoint:
 
 
 def load_checkpoint(state: StageState, checkpoint: Checkpoint, names: Iterable[str]) -> None:
-    """Fill the reference and the moments of these parameters."""
+    """Fill the reference and the moments of the parameters ``names`` from the checkpoint."""
     wanted = set(names)
     for name, prefix, values in state.tensors():
         if name in wanted and (not prefix or checkpoint.has(prefix + name)):

@@ -1,10 +1,10 @@
-"""What a node had learnt beside a checkpoint and not sent yet, kept on its own disk until it can be contributed again.
+"""Rests: what a node had learnt and not sent yet when a checkpoint was made, kept on its own disk.
 
-A checkpoint has the reference g. What is still in x - g (with a lossy codec much more than a step's movement), an
-explicit error feedback and a publisher's server errors are nobody's but the node's, so the node writes them beside its
-cache: a file for each of the newest two checkpoints, in a thread of the lowest priority, whole or not at all. After a
-restart of everything it takes them up again (docs/rounds.md), parameter by parameter, where g has the bits beside which
-they were kept.
+A checkpoint has the reference g. Only the node itself has the rest: x - g (with a lossy codec much more than one step's
+movement), an explicit error feedback, and a publisher's server errors. The node writes them to its disk: a file for
+each of the newest two checkpoints, in a thread of the lowest priority, whole or not at all. After a restart of the
+whole run it takes them up again (docs/rounds.md), for each parameter whose g has the same bits as when the rest was
+kept.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ from ..stage_state import StageState, share_of
 from .tensor_writer import Written, written
 
 KEPT = 2
-"""Checkpoints whose rests stay: the newest, which may never be complete at the coordinator, and the newest that is."""
+"""Rests of so many checkpoints are kept: of the newest, which the coordinator may never complete, and of the newest
+complete one."""
 REST, FEEDBACK, MOMENT = "rest.", "feedback.", "moment."
-"""Prefixes of the tensors: x - g with the server errors, the explicit error feedback, the node's own moments."""
+"""Prefixes of the tensors' names: x - g plus the server errors, explicit error feedback, the node's own moments."""
 _FILE = re.compile(r"^step-(\d{1,18})-view-(\d{1,9})\.safetensors$")
 _CHUNK = 1 << 22
 
 
 @dataclass(frozen=True)
 class Rest:
-    """What a node keeps of one checkpoint. ``tensors``: by prefix and parameter, on the CPU."""
+    """What a node keeps beside one checkpoint. ``tensors``: by prefix + parameter's name, on the CPU."""
 
     step: int
     view: int
     norm: float
-    """Of everything that is kept, by the node's weight in its groups: what S would lose with it."""
+    """The norm of all that is kept, times the node's weight in its groups: what the sum S would lose without it."""
     moved: float
-    """The norm that the reference has moved since the node holds it; in gradient mode of its newest gradient."""
+    """The norm of the reference's change since the node has held it; in gradient mode that of its newest gradient."""
     tensors: Mapping[str, Tensor]
     beside: Mapping[str, tuple[str, float]]
-    """Of each parameter the digest of g and the node's part of its section."""
+    """For each parameter: (digest of g, the node's weight in its section)."""
     optimizer_steps: int = 0
 
 
@@ -59,23 +60,24 @@ class Rests:
     def __init__(
         self, folder: Path, run: str, limit: int = 0, tell: Callable[[str], None] = lambda message: None
     ) -> None:
-        """``limit``: bytes that the node's owner allows on the disk, 0 for no limit. ``tell``: the person there."""
+        """``limit``: bytes that the owner allows on the disk, 0: no limit. ``tell(message)``: tells the person
+        there."""
         self.folder, self.run = folder, run
         self._limit, self._tell = limit, tell
         self._told: set[str] = set()
         self._writing: threading.Thread | None = None
         self._problem = ""
         self.complete = (0, 0)
-        """(view, step) of the newest checkpoint that is known to be complete: its rest stays, though newer ones come
-        that the coordinator, who may be away, has not got."""
+        """(view, step) of the newest checkpoint that is known to be complete. Its rest stays, even if there are newer
+        checkpoints that the coordinator (which may be away) does not have."""
 
     def held(self) -> list[tuple[int, int]]:
-        """(step, view) of what is here, whole, the newest first."""
+        """(step, view) of each complete rest on the disk, newest first."""
         return [(step, view) for view, step in sorted(self._files(), reverse=True)]
 
     def keep(self, rest: Rest) -> None:
-        """Write it in the background. Where the one before is still being written, or there is no room, the node does
-        without, and says so."""
+        """Write a rest in the background. If the one before is still being written, or there is no room, this one is
+        not kept, and the person is told."""
         if self._problem:
             self._say(f"what this node learns beside checkpoints cannot be kept in {self.folder}: {self._problem}")
             self._problem = ""
@@ -90,12 +92,12 @@ class Rests:
         self._writing.start()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Until what is being written is there."""
+        """Wait until the rest that is being written is complete, at most ``seconds``."""
         if self._writing is not None:
             self._writing.join(seconds)
 
     def read(self, step: int, view: int) -> Rest | None:
-        """What was kept; None where it is not here, or not whole, or of another run."""
+        """The rest of a checkpoint; None if it is missing, damaged, or of another run."""
         path = self._path(step, view)
         try:
             with safe_open(path, "pt") as file:
@@ -109,7 +111,7 @@ class Rests:
         return rest if told["run"] == self.run and told["content"] == _content(tensors) else None
 
     def forget_after(self, step: int) -> None:
-        """The run goes back to a checkpoint: those of later steps are of weights that are gone."""
+        """The run goes back to a checkpoint: remove the rests of later steps, whose weights no longer exist."""
         self.wait()
         for view, other in self._files():
             if other > step:
@@ -129,7 +131,7 @@ class Rests:
             self._tell(message)
 
     def _write(self, rest: Rest) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # of this thread alone, on Linux
+        with contextlib.suppress(OSError, AttributeError):  # sets the priority of this thread alone; only on Linux
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         partial = self.folder / "partial"
         try:
@@ -137,7 +139,7 @@ class Rests:
             with partial.open("wb") as file:
                 layout = self._layout(rest)
                 file.write(layout.header)
-                for name in layout.offsets:  # piece by piece: it never lies in memory twice
+                for name in layout.offsets:  # piece by piece, so that no second copy is in memory
                     data = _bytes(rest.tensors[name])
                     for start in range(0, len(data), _CHUNK):
                         file.write(data[start : start + _CHUNK])
@@ -165,8 +167,9 @@ class Rests:
 
 
 def contribute(rest: Rest, state: StageState, plan: Plan, me: str) -> float:
-    """Take up what was kept, where g has the bits beside which it was: x := g + rest, by the weight that the node had,
-    so that S is what it was. Returns the norm of what finds no place here (another parameter, other bits)."""
+    """Take up a rest for each parameter whose g has the same bits: x := g + rest, with the weight that the node had
+    then, so that the sum S is the same. Returns the norm of the parts that cannot be used here (parameters that the
+    node does not hold, other bits of g)."""
     lost = set(rest.beside)
     for section_name, section in state.sections.items():
         share = share_of(plan, section_name, me)

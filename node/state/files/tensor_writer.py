@@ -1,7 +1,7 @@
-"""A safetensors file written where it is sent from: one copy of each tensor, and no other of the file.
+"""Writes a safetensors file directly into the memory from which it is sent: one copy of each tensor.
 
-The library's ``save`` makes a copy of everything, and putting that where the I/O process sends it from made another:
-two copies of a stage beside the stage. The bytes are the same.
+The library's ``save`` copies all tensors, and its result would have to be copied again to shared memory: two copies of
+a stage beside the stage itself. The bytes are the same.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor
 from ...models.weights.safetensors_range import DTYPES
 
 Room = Callable[[int], memoryview]
-"""``room(length)``: that many writable bytes."""
+"""``room(length)`` returns ``length`` writable bytes."""
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _ALIGNED = 8
-_SLICE = 1 << 24  # elements that are copied at once: what a device hands over needs no second copy of a large tensor
+_SLICE = 1 << 24  # elements that are copied at once, so that a tensor on a device needs no second whole copy
 
 
 @dataclass(frozen=True)
 class Written:
-    """Where everything lies in a file: ``header`` first, then each tensor at its offset from the file's beginning."""
+    """The layout of a file: ``header`` first, then each tensor at its offset (bytes) from the file's beginning."""
 
     header: bytes
     offsets: dict[str, int]
@@ -33,7 +33,7 @@ class Written:
 
 
 def written(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> Written:
-    """The layout of a file of these tensors. Only shapes and dtypes are looked at. ``about``: its metadata."""
+    """The layout of a file with these tensors, of which only shapes and dtypes are read. ``about``: its metadata."""
     ordered = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     entries: dict[str, object] = {"__metadata__": {"format": "pt"} if about is None else dict(about)}
     begins, at = {}, 0

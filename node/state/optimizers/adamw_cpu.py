@@ -1,5 +1,5 @@
-"""AdamW's step in one pass over the memory, compiled for the CPU (the optional extra ``fast``): the bits of the way in
-optimizers.py that other devices take, in about a third of its time."""
+"""AdamW's step in one pass over the memory, compiled for the CPU (the optional extra ``fast``). It gives the bits of
+the torch code in optimizers.py, in about a third of its time."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Scalars(NamedTuple):
 
 @jit
 def move(x: Any, grad: Any, m: Any, v: Any, by: Any, flags: Any) -> None:
-    """x -= m / (sqrt(v) * scale + eps) * rate, with the new moments unless frozen; each operation rounded once to
-    fp32. ``by``: Scalars. ``flags``: whether the weights decay, and whether the moments are frozen."""
+    """Update the moments unless they are frozen, then x -= m / (sqrt(v) * scale + eps) * rate; each operation rounds
+    once to fp32. ``by``: Scalars. ``flags``: (whether the weights decay, whether the moments are frozen)."""
     keep_m, take_m, keep_v, take_v, decay, scale, eps, rate = by
     decays, frozen = flags
     for i in range(len(x)):

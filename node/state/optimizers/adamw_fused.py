@@ -9,7 +9,7 @@ from ..sections.section import Section
 
 
 def takes(section: Section) -> bool:
-    """Whether a step of this section may round in its own way: its weights are its own (x is not g), and all lies in
+    """Whether the fused kernel may step this section: members need not agree on x (x is not g), and all vectors are
     fp32 on one GPU."""
     alike = all(one.device == section.x.device and one.dtype == torch.float32 for one in section.moments.values())
     return section.x.device.type == "cuda" and section.x is not section.g and alike
@@ -18,7 +18,7 @@ def takes(section: Section) -> bool:
 def step(
     section: Section, count: int, rate: float, betas: tuple[float, float], eps: float, weight_decay: float
 ) -> None:
-    """The ``count``-th step with these moments: as AdamW.step, up to rounding. Biases and norms do not decay."""
+    """The ``count``-th step with these moments: equal to AdamW.step up to rounding. Biases and norms do not decay."""
     layout = section.layout
     vectors = (section.x, section.grad, section.moments["m"], section.moments["v"])
     views = [[values for _, values in layout.views(vector)] for vector in vectors]

@@ -1,8 +1,8 @@
-"""An optimiser of torch.optim, made by a person's function (``train.optimizer = "package.module:function"``).
+"""An optimiser of torch.optim, made by a user's function (``train.optimizer = "package.module:function"``).
 
-Its state lies in the section's vectors, as that of the job's own optimisers does, so snapshots, rests and joiners have
-it. The rate is the schedule's; where the function gives a group another one than it was given, the group keeps that
-ratio to it.
+Its state lies in the section's vectors, as for the built-in optimisers, so snapshots, rests and joiners contain it. The
+learning rate is the schedule's; if the function changes the rate of a group, the group keeps that ratio to the
+schedule.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ..sections.section import Section
 from .optimizers import OfGradients
 
 COUNT = "step"
-"""What torch's optimisers call the number of steps in their state."""
+"""The key of the number of steps in the state of torch's optimisers."""
 
 
 class CalledOptimizer(OfGradients):
-    """What ``make(groups)`` gives moves a section. ``groups``: as torch.optim takes them, matrices and vectors apart,
-    with "lr" and "weight_decay"; "names" are the parameters' names in the model.
+    """Steps a section by the optimiser that ``make(groups)`` returns. ``groups``: parameter groups of torch.optim, one
+    of matrices and one of vectors, with "lr" and "weight_decay"; "names" are the parameters' names in the model.
 
     Raises:
-        FarflungError: the function fails, gives no optimiser, or one whose state members can't share.
+        FarflungError: the function fails, returns no optimiser, or one whose state cannot be shared by members.
     """
 
     def __init__(self, spec: str, make: Callable[..., Any], rate: float, weight_decay: float) -> None:
@@ -100,7 +100,7 @@ class CalledOptimizer(OfGradients):
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> tuple[tuple[str, ...], bool]:
-    """(the names of its state's tensors, whether it counts steps), by a step of a copy with tiny parameters."""
+    """(names of the tensors in its state, whether it counts steps), found by a step of a copy with tiny parameters."""
     tiny: dict[int, Any] = {}
     for group in optimizer.param_groups:
         for one in group["params"]:

@@ -7,12 +7,12 @@ import math
 from ....job.schema import Train
 
 _SCALE = 10_000
-"""Steps that an inverse square root counts from without a warm-up, as in `transformers`."""
+"""Time scale (steps) of the inverse square root decay without a warm-up, as in `transformers`."""
 
 
 def learning_rate(train: Train, step: int, steps: int) -> float:
-    """The rate of a step (from 1 to ``steps``): linear warm-up, then the decay, then the cooldown, a line, to the
-    floor, which is ``min_learning_rate_ratio`` of the whole."""
+    """The rate of step ``step`` (1 to ``steps``): linear warm-up, then the decay, then a linear cooldown to the floor,
+    which is ``min_learning_rate_ratio`` times the peak rate."""
     if step <= train.warmup_steps:
         return train.learning_rate * step / train.warmup_steps
     cooldown = cooldown_of(train, steps)
@@ -24,7 +24,7 @@ def learning_rate(train: Train, step: int, steps: int) -> float:
 
 
 def cooldown_of(train: Train, steps: int) -> int:
-    """The run's last steps, in which the rate falls to its floor; "wsd" has a tenth of all where the job says none."""
+    """The number of last steps in which the rate falls to its floor; for "wsd" a tenth of all if the job sets none."""
     cooldown = train.cooldown_steps
     if train.decay == "wsd" and not cooldown:
         cooldown = -(-steps // 10)
@@ -32,7 +32,7 @@ def cooldown_of(train: Train, steps: int) -> int:
 
 
 def _decay(train: Train, step: int, steps: int) -> float:
-    """From 1 down to 0."""
+    """The decay's factor at a step, from 1 down to 0."""
     done = min(1.0, (step - train.warmup_steps) / max(1, steps - train.warmup_steps))
     if train.decay == "cosine":
         return 0.5 * (1 + math.cos(math.pi * done))

@@ -15,7 +15,7 @@ def make_optimizer(job: Job, allow_code: Sequence[str] | None = ()) -> Optimizer
     """The job's optimiser. ``allow_code``: modules whose functions may be called (None: any).
 
     Raises:
-        FarflungError: it is a function that may not be called, or makes no optimiser whose state members can share.
+        FarflungError: ``train.optimizer`` is a function that is not allowed, or whose optimiser cannot be used.
     """
     train = job.train
     if ":" in train.optimizer:

@@ -19,12 +19,12 @@ _IN_BLOCK = re.compile(r"(^|\.)\d+\.")  # "model.layers.0.mlp.up_proj.weight"
 
 
 class Muon(AdamW):
-    """A matrix moves by its Nesterov momentum made orthogonal, times 0.2 sqrt(its longer side), so that a step has the
-    size of one of AdamW (Liu et al., 2025) and both take one learning rate. As torch.optim.Muon with
-    ``adjust_lr_fn="match_rms_adamw"``. Of experts in one tensor each is a matrix.
+    """A matrix moves by its orthogonalised Nesterov momentum, times 0.2 sqrt(its longer side), so that a step is as
+    large as AdamW's (Liu et al., 2025) and both use one learning rate. As torch.optim.Muon with
+    ``adjust_lr_fn="match_rms_adamw"``. If one tensor has several experts, each expert is a matrix.
 
-    Vectors, and the embedding and the head, which are not in a block, take AdamW's step. Products of matrices have
-    other last bits on other devices, so this is for local steps (mode delta), where members need not agree on them.
+    Vectors, the embedding and the head (which are not in a block) take AdamW's step. The last bits of matrix products
+    differ between devices, so this is only for local steps (mode delta), where members need not agree on them.
     """
 
     def step(self, section: Section, count: int, rate: float) -> None:
@@ -49,7 +49,7 @@ def hidden_matrix(here: Stretch) -> bool:
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Nearly U V^T of each matrix U S V^T, by Newton and Schulz's iteration in bf16; [n, rows, columns]."""
+    """Approximately U V^T for each matrix U S V^T, by the Newton-Schulz iteration in bf16; [n, rows, columns]."""
     a, b, c = COEFFICIENTS
     values = matrices.bfloat16()
     wide = values.shape[-2] <= values.shape[-1]

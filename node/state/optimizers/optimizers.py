@@ -1,9 +1,9 @@
 """Optimisers on flat vectors, in arithmetic that gives the same bits on every device.
 
-Every step is separate multiplications and additions with scalars rounded once from float64: fused forms
-(``add(alpha=)``, ``addcmul``, ``lerp``, torch's fused optimisers) round differently on different devices, and
-in gradient mode every member of a group takes this step on its own. A step goes stretch by stretch, so that on a CPU
-what it works with stays in the cache.
+Every step consists of separate multiplications and additions with scalars that are rounded once from float64: fused
+forms (``add(alpha=)``, ``addcmul``, ``lerp``, torch's fused optimisers) round differently on different devices, and in
+gradient mode every member of a group computes this step itself. A step goes stretch by stretch, so that on a CPU its
+operands stay in the cache.
 """
 
 import importlib
@@ -32,21 +32,22 @@ class Optimizer(Protocol):
     moments: tuple[str, ...]
 
     def offer(self, section: Section, count: int, share: float) -> None:
-        """Gradient mode: make of this node's gradient what the group adds up. The node's ``share`` of the batch is its
-        part of whatever the members have in common; the shares of a section's members add up to 1."""
+        """Gradient mode: turn this node's gradient, in place, into the vector that the group sums. ``share``: the
+        node's share of the batch, by which it weights terms that all members add; a section's members' shares sum to
+        1."""
 
     def clips(self, count: int) -> bool:
-        """Whether what was added up is a gradient, which may be clipped by its norm."""
+        """Whether the vector that the group summed is a gradient, which may be clipped by its norm."""
 
     def step(self, section: Section, count: int, rate: float) -> None:
-        """``count`` is 1 for the first step with these moments."""
+        """Take one step. ``count`` is 1 for the first step with these moments; ``rate``: the learning rate."""
 
 
 class OfGradients:
-    """What the group adds up is the gradient itself."""
+    """An optimiser whose group sums the gradients themselves."""
 
     def offer(self, section: Section, count: int, share: float) -> None:
-        """Nothing to make."""
+        """The gradient stays as it is."""
 
     def clips(self, count: int) -> bool:
         return True
@@ -71,7 +72,7 @@ class AdamW(OfGradients):
     def _mover(
         self, section: Section, rate: float, count: int, squares: int, frozen: bool = False
     ) -> Callable[[Stretch], None]:
-        """What moves a stretch of a section by this step; see ``_step``."""
+        """A function that takes this step for one stretch of a section; see ``_step``."""
         first, second = self.betas
         decays, decay = bool(self.weight_decay), rate * self.weight_decay
 
@@ -95,13 +96,14 @@ class AdamW(OfGradients):
         return move_compiled
 
     def _step(self, here: Stretch, rate: float, count: int, squares: int, frozen: bool = False) -> Tensor:
-        """Adam's step with the moments of ``count`` gradients and the squares of so many."""
+        """Adam's step (without weight decay), with bias corrections for ``count`` gradients in m and ``squares`` in
+        v."""
         first, second = self.betas
         m, v = here.moments["m"], here.moments["v"]
         if not frozen:
             m.mul_(first).add_(here.grad * (1 - first))
             v.mul_(second).add_((here.grad * here.grad).mul_(1 - second))
-        # Not divided by the scalar: CUDA multiplies by its reciprocal there, and rounds differently than a CPU.
+        # Multiplied by the reciprocal: CUDA divides by a scalar in that way, and rounds differently from a CPU.
         denominator = root(v).mul_(1 / math.sqrt(1 - second**squares)).add_(self.eps)
         return torch.div(m, denominator, out=denominator).mul_(rate / (1 - first**count))
 
@@ -120,9 +122,9 @@ class Lamb(AdamW):
 
 
 class OneBitAdam(AdamW):
-    """1-bit Adam (Tang et al., 2021): AdamW for ``freeze`` steps; then the variance stays as it is, and the group
-    averages momentum, which a codec of one bit carries well. A coordinate whose variance is zero stays where it is:
-    one bit cannot say zero. After the freeze nothing is clipped: the gradient's norm is not known any more."""
+    """1-bit Adam (Tang et al., 2021): AdamW for ``freeze`` steps; then the second moment is frozen, and the group
+    averages momenta, which a one-bit codec carries well. A coordinate whose second moment is zero no longer moves,
+    since one bit cannot encode zero. After the freeze nothing is clipped: the gradient's norm is not known any more."""
 
     def __init__(self, betas: tuple[float, float], eps: float, weight_decay: float, freeze: int) -> None:
         super().__init__(betas, eps, weight_decay)
@@ -148,7 +150,7 @@ class OneBitAdam(AdamW):
 
 
 class Lion(OfGradients):
-    """Lion (Chen et al., 2023): steps of one size for each coordinate, in the direction of a momentum's sign."""
+    """Lion (Chen et al., 2023): a step of equal size in every coordinate, with the sign of an interpolated momentum."""
 
     moments: tuple[str, ...] = ("m",)
 
@@ -189,31 +191,31 @@ def kept_moments(job: Job, optimizer: Optimizer) -> Kept:
 
 
 def clip_factor(norm: float, clip: float | None) -> float:
-    """What to multiply a gradient of this global norm with."""
+    """The factor that clips a gradient of global norm ``norm`` to norm ``clip`` (None or 0: no clipping)."""
     if not clip or norm <= clip:
         return 1.0
     return clip / (norm + 1e-6)
 
 
 def root(values: Tensor) -> Tensor:
-    """The square root, correctly rounded: torch's own on a CPU, which may be MKL's, is off by a bit here and there."""
+    """The correctly rounded square root. (torch's on a CPU may be MKL's, whose last bit is sometimes wrong.)"""
     return torch.from_numpy(np.sqrt(values.numpy())) if values.device.type == "cpu" else values.sqrt()
 
 
 def squared_norm(vector: Tensor) -> float:
-    """Sum of squares of fp32 [n], within about 1e-6 of itself; the last bits are the processor's."""
+    """Sum of squares of fp32 [n], with a relative error of about 1e-6; the last bits depend on the processor."""
     if vector.device.type == "cpu":
         pieces = torch.split(vector, STRETCH)
         quick = math.fsum(float(torch.dot(piece, piece)) for piece in pieces)  # a stage has too many for one fp32 sum
-        if 1e-20 < quick < math.inf:  # else the squares may be out of fp32's range, where the values are not
+        if 1e-20 < quick < math.inf:  # else squares may leave fp32's range although the values do not
             return quick
     else:
-        pieces = (vector.to(compress.home(vector.device)),)  # where there is float64
+        pieces = (vector.to(compress.home(vector.device)),)  # a device that has float64
     return math.fsum(float(piece.double().square().sum()) for piece in pieces)
 
 
 def norm(vector: Tensor) -> float:
-    """The Euclidean norm as a sum of whole numbers: the same bits on every device and in any order."""
+    """The Euclidean norm, computed as a sum of integers: the same bits on every device and in any order."""
     vector = vector.to(compress.home(vector.device))
     top = float(vector.abs().max()) if vector.numel() else 0.0
     if not 0 < top < math.inf:

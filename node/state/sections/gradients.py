@@ -1,4 +1,4 @@
-"""The gradients of a stage's parameters, which gather in its sections' flat vectors."""
+"""Collects the gradients of a stage's parameters in its sections' flat vectors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 class Gradients:
-    """Where each parameter's gradient belongs, and which are still to come in this step.
+    """Knows where each parameter's gradient belongs, and which gradients are still to come in this step.
 
-    The first backward pass of a step writes, further ones add: to zero the vectors and add every time would be two
-    more passes over memory as large as the model.
+    The first backward pass of a step writes, further ones add: zeroing the vectors first would cost two more passes
+    over memory as large as the model.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], places: Mapping[str, Tensor]) -> None:
-        """``places``: views of the sections' vectors, of the parameters' shapes."""
+        """``places``: views of the sections' gradient vectors, in the parameters' shapes."""
         self._parameters, self._places = dict(parameters), dict(places)
         self._awaited: set[str] = set()
         for name, parameter in parameters.items():
@@ -32,19 +32,19 @@ class Gradients:
             parameter.grad = None
 
     def put(self, name: str, values: Tensor, scale: float) -> None:
-        """``scale`` times ``values`` is the step's gradient of a parameter with which something else computes."""
+        """Set the step's gradient of a parameter to ``scale`` times ``values``; for a model computed elsewhere."""
         self._places[name].copy_(values).mul_(scale)
         self._awaited.discard(name)
 
     def end(self) -> None:
-        """All backward passes have been made: a gradient that did not come is 0."""
+        """All backward passes are done: set the gradients that did not come to 0."""
         for name in self._awaited:
             self._parameters[name].grad = self._places[name].zero_()
         self._awaited.clear()
 
 
 def _came(place: Tensor, awaited: set[str], name: str, parameter: Tensor) -> None:
-    """A parameter has a gradient. Not a method: the parameter would keep all the others alive."""
+    """Hook: a parameter has its gradient. Not a method, which would make the parameter keep all others alive."""
     if name in awaited:
         assert parameter.grad is not None
         parameter.grad = place.copy_(parameter.grad)

@@ -1,9 +1,9 @@
 """How an optimiser's moments are kept: in fp32 or bf16, beside the weights or in main memory.
 
-The arithmetic is fp32 on the device of the weights in every case; moments kept in another way are read and written
-piece by piece. Where they lie changes no bit. In bf16 they are rounded stochastically: to nearest, a second moment that
-moves by a thousandth a step would stay where it is for ever (Gupta et al., 2015). The dither is a function of the step
-and the place alone, so the members of a group round alike on every device.
+The arithmetic is always fp32 on the device of the weights; moments in another dtype or place are read and written piece
+by piece. The place changes no bit. In bf16 they are rounded stochastically: rounded to nearest, a second moment that
+changes by a thousandth per step would never change (Gupta et al., 2015). The dither is a function of the step and the
+element's index alone, so all members of a group round alike on every device.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch import Tensor
 from .vectors import zeros
 
 STRETCH = 1 << 16
-"""Elements that elementwise arithmetic takes at a time on a CPU: they and its intermediate results stay in the cache,
-and nothing as long as the vector is allocated."""
+"""Elementwise arithmetic on a CPU takes so many elements at a time: they and the intermediate results stay in the
+cache, and no temporary of the vector's length is allocated."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,13 @@ class Kept:
 
 
 def opened(moments: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Pieces of moments for arithmetic, fp32 on ``device``: themselves where they are kept so."""
+    """Pieces of moments for arithmetic, fp32 on ``device``; the same tensors if they are kept like that."""
     return {name: values.to(device, torch.float32) for name, values in moments.items()}
 
 
 def closed(moments: Mapping[str, Tensor], values: Mapping[str, Tensor], place: int, step: int) -> None:
-    """Put what ``opened`` gave back, as the piece that begins at element ``place`` after ``step`` steps."""
+    """Write changed pieces from ``opened`` back into ``moments``. ``place``: the index of the piece's first element in
+    the vector; ``step``: the number of steps, for the dither."""
     for name, kept in moments.items():
         if kept is values[name]:
             continue
@@ -57,14 +58,15 @@ def closed(moments: Mapping[str, Tensor], values: Mapping[str, Tensor], place: i
 
 
 def rounded(values: Tensor, noise: Tensor) -> Tensor:
-    """fp32 values in bf16, up or down as ``noise`` (int32, uniform below 2^16) says: unbiased, and the same bits on
-    every device."""
+    """fp32 values rounded stochastically to bf16 by ``noise`` (int32, uniform below 2^16): unbiased, and the same bits
+    on every device."""
     bits = values.view(torch.int32) + noise
     return (bits >> 16).to(torch.int16).view(torch.bfloat16)
 
 
 def dither(name: str, place: int, count: int, step: int, device: torch.device) -> Tensor:
-    """int32 [count], uniform below 2^16 over steps: a table, turned by another amount in each step and stretch."""
+    """int32 [count], uniform below 2^16 over the steps: a fixed table plus an offset (modulo 2^16) that differs for
+    each step and stretch."""
     starts = range(place, place + count, STRETCH)
     turns = [xxhash.xxh3_64_intdigest(f"{name}/{start}/{step}".encode()) & 0xFFFF for start in starts]
     table = _table(device)[: min(count, STRETCH)]

@@ -1,4 +1,4 @@
-"""A section: the parameters that one group shares, as flat fp32 vectors, and the history that they went through.
+"""A section: the parameters that one group shares, as flat fp32 vectors, and the chain of rounds applied to them.
 
 The **reference** ``g`` has the same bits on every member of the group and changes only by applying rounds. The
 local weights ``x`` are what the model computes with: the model's parameters are views into ``x``. In ``gradient``
@@ -19,18 +19,19 @@ from .vectors import zeros
 
 _MASK = 2**64 - 1
 _SAMPLED = 61
-"""Of so many elements one tells how far the reference has moved; no size that parameters have is a multiple of it."""
+"""One of so many elements is sampled to estimate how far the reference has moved. It is a prime, so that no parameter's
+dimension is a multiple of it."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each named parameter lies in a section's flat vector."""
+    """The position of each named parameter in a section's flat vector."""
 
     section: str
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     offsets: tuple[int, ...]
-    """First element of each parameter; one more entry at the end, the length of the vector."""
+    """The index of each parameter's first element, then the vector's length as the last entry."""
 
     @classmethod
     def of(cls, section: str, shapes: Mapping[str, Sequence[int]]) -> "Layout":
@@ -65,7 +66,7 @@ class Stretch:
     """Whether the parameter has two dimensions or more."""
     name: str = ""
     shape: tuple[int, ...] = ()
-    """Of the whole parameter."""
+    """Shape of the whole parameter."""
 
 
 class Section:
@@ -74,13 +75,13 @@ class Section:
     Attributes:
         g: the reference, fp32 [numel].
         x: the local weights, fp32 [numel]; ``g`` itself in gradient mode.
-        grad: where the gradients of a step gather (gradients.py), fp32 [numel].
+        grad: the sum of a step's gradients (gradients.py), fp32 [numel].
         moments: the optimiser's state by name, each [numel], in the dtype and place that ``kept`` says.
-        outer: the outer optimiser's momentum, fp32 [numel], which is part of the reference; None where it has none.
-        feedback: what this node's own encodings lost and a next one will carry, fp32 [numel], where that is not kept in
-            x; None before the first. Its own, not the group's.
-        weight: this node's part of the group when what is its own, x - g and the feedback, was last given its size: S
-            has weight (x - g + feedback) of it. 0: it has nothing of its own.
+        outer: the outer optimiser's momentum, fp32 [numel], which is part of the reference; None if it has no momentum.
+        feedback: this node's residual, fp32 [numel], if it is not kept in x; None before the first round. It belongs to
+            the node, not to the group.
+        weight: the node's weight in the group to which x - g and feedback are scaled: its term of the sum S (see
+            docs/rounds.md) is weight (x - g + feedback). 0: x = g, and there is no feedback.
         round: the last round applied. chain: h(round).
     """
 
@@ -96,11 +97,11 @@ class Section:
         self.round = 0
         self.chain = 0
         self._begun: Tensor | None = None
-        """A sample of g from when this node took it up."""
+        """A sample of g's elements at the time when this node took it up."""
 
     @property
     def moved(self) -> float:
-        """About the norm that g has moved since this node took it up; from a sample of its elements."""
+        """An estimate, from a sample of elements, of the norm of g's change since this node took it up."""
         sample = self.g[::_SAMPLED]
         if self._begun is None or not sample.numel():
             return 0.0
@@ -108,17 +109,18 @@ class Section:
         return norm * math.sqrt(self.g.numel() / sample.numel())
 
     def begins(self) -> None:
-        """g is what this node begins with."""
+        """This node takes up the present g: `moved` counts from here."""
         self._begun = self.g[::_SAMPLED].clone()
 
     @property
     def reference(self) -> tuple[Tensor, ...]:
-        """What a round moves, each fp32 [numel]."""
+        """The vectors that a round changes, each fp32 [numel]: g, and the outer momentum if there is one."""
         return (self.g,) if self.outer is None else (self.g, self.outer)
 
     def stretches(self, step: int, whole: bool = False) -> Iterator[Stretch]:
-        """The vectors cut into pieces of one parameter each: ``whole`` ones, and else on a CPU short ones. The moments
-        of a piece are in fp32 beside its weights; the next piece ends what may be done to them in this ``step``."""
+        """The vectors cut into pieces of one parameter each: ``whole`` parameters, or, on a CPU, at most STRETCH
+        elements. A piece's moments are fp32 on the weights' device; they are written back when the next piece is asked
+        for, so change them before that. ``step``: the number of steps, for the dither."""
         size = self.layout.numel if whole or self.g.device.type != "cpu" else STRETCH
         layout = self.layout
         for (start, stop), name, shape in zip(pairwise(layout.offsets), layout.names, layout.shapes, strict=True):
@@ -130,14 +132,14 @@ class Section:
                 closed(moments, values, first, step)
 
     def adopt(self) -> None:
-        """x := g, as a joiner begins."""
+        """x := g, as for a joiner: the node has nothing of its own."""
         self.weight = 0.0
         if self.x is not self.g:
             self.x.copy_(self.g)
 
     def weigh(self, weight: float) -> None:
-        """Delta mode: this node's part of the group is ``weight`` from here on. What is its own takes the size with
-        which it counts as much as before, so that S stays; the same weight changes no bit."""
+        """Delta mode: this node's weight in the group is ``weight`` from now on. x - g and the feedback are rescaled so
+        that the node's term of the sum S stays the same; an unchanged weight changes no bit."""
         if self.weight not in (0.0, weight):
             factor = self.weight / weight
             self.x.sub_(self.g).mul_(factor).add_(self.g)
@@ -146,22 +148,22 @@ class Section:
         self.weight = weight
 
     def fingerprint(self, with_moments: bool) -> int:
-        """64 bits of everything that the members of the group must agree on."""
+        """A 64-bit hash of all that the members of the group must agree on."""
         digest = xxhash.xxh3_64()
         for vector in (*self.reference, *(self.moments.values() if with_moments else ())):
             digest.update(_bytes(vector))
         return digest.intdigest()
 
     def restart_chain(self, view: int, round: int) -> None:
-        """A new view begins a new chain, whose first link is the content that all its members were found to share."""
+        """Begin a new chain for a new view, from a hash of the content that all its members share."""
         self.round = round
         self.chain = xxhash.xxh3_64_intdigest(_words(view, round, self.fingerprint(False)))
 
     def next_chain(self, digests: Sequence[int], block: int) -> int:
-        """h(round + 1): the link before, the digests of the results in part order, and a look at the content.
+        """h(round + 1): a hash of the chain so far, the digests of the results in part order, and some of the content.
 
-        Each round hashes one of every 64 blocks of the reference, a different 64th in each, so that a copy that went
-        its own way without a message being wrong is found too.
+        Each round hashes one of every 64 blocks of the reference, a different 64th in each, so that a copy that has
+        diverged is found even if no message was wrong.
         """
         round = self.round + 1
         content = xxhash.xxh3_64()

@@ -1,7 +1,7 @@
-"""Vectors as long as a stage.
+"""Allocates vectors of a stage's length.
 
-On Linux they lie in huge pages: what passes over several of them at once (the optimiser, a round's sums) then waits
-less for addresses. Other tensors don't gain by it, so it is asked for here and not for the whole process.
+On Linux they lie in huge pages: loops over several of them at once (the optimiser, a round's sums) then have fewer TLB
+misses. Other tensors don't gain by it, so huge pages are requested here and not for the whole process.
 """
 
 from __future__ import annotations
@@ -23,6 +23,6 @@ def zeros(count: int, device: torch.device, dtype: torch.dtype = torch.float32) 
     if device.type == "cpu" and made.nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
         start = -(-made.data_ptr() // HUGE) * HUGE
         length = (made.data_ptr() + made.nbytes - start) // HUGE * HUGE
-        with contextlib.suppress(OSError, AttributeError):  # another libc; an old kernel says no, and nothing is lost
+        with contextlib.suppress(OSError, AttributeError):  # another libc or an old kernel: works without
             ctypes.CDLL("libc.so.6").madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)
-    return made.zero_()  # not before: pages that have been touched stay as they are
+    return made.zero_()  # only now: pages that have been touched do not become huge

@@ -1,7 +1,7 @@
-"""The frozen weights beside which adapters train: of each stage one node reads them from the model folder, the others
-take them from it, and a joiner from whoever holds the layer.
+"""Loads the frozen weights beside which adapters train: one node of each stage reads them from the model folder, the
+others fetch them from that node, and a joiner from any node that holds the layer.
 
-They are served like the reference, as ``base:NAME``, NAME being the parameter's in the model folder.
+They are served like the reference, as ``base:NAME``, where NAME is the parameter's name in the model folder.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class BaseLoader:
     def __init__(self, traffic: StateTraffic) -> None:
         self._traffic = traffic
         self.loaded: dict[str, Tensor] = {}
-        """Frozen weights that are here of a load that a view change broke off, by their names in the model folder."""
+        """Frozen weights from a load that a view change interrupted, by their names in the model folder."""
 
     def load(self, context: NodeContext, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:
-        """Fill the frozen parameters of ``new``: from what this node holds, else from the peers that have them or are
-        about to read them, else from the model folder.
+        """Fill the frozen parameters of ``new``: from the states that this node holds, else from peers that have them
+        or are about to read them, else from the model folder.
 
         Raises:
             FarflungError: the folder cannot be read.
@@ -48,7 +48,7 @@ class BaseLoader:
             for name in places.keys() & here.keys():
                 places[name].copy_(here[name])
                 self.loaded[name] = places[name]
-            if view.checkpoint >= 0:  # everybody loads: who asks for what trains waits for that too
+            if view.checkpoint >= 0:  # all nodes load now: a request to one of them waits until it has loaded
                 self._traffic.server.load(base_of([new]), [*(BASE + name for name in missing), *new.named()])
             self._read(context, places, own)
             self._take(context, places, {name: peers[name] for name in others})
@@ -58,7 +58,7 @@ class BaseLoader:
         new.bases = base_digests(context.definition, new.layers, digests)
 
     def _read(self, context: NodeContext, places: Mapping[str, Tensor], names: Sequence[str]) -> None:
-        """From the model folder, over the coordinator."""
+        """Read the parameters ``names`` from the model folder, through the coordinator."""
         if not names:
             return
         weights = weights_of(context.job, context.facts, context.wire.fetch)
@@ -70,7 +70,7 @@ class BaseLoader:
             context.wire.worked()
 
     def _take(self, context: NodeContext, places: Mapping[str, Tensor], peers: Mapping[str, Sequence[str]]) -> None:
-        """From peers; what none of them gives, from the model folder."""
+        """Fetch parameters from peers; those that no peer gives, from the model folder."""
         if not peers:
             return
         wanted = {BASE + name: {"": places[name]} for name in peers}
@@ -90,14 +90,14 @@ class BaseLoader:
 
 
 def _peers(context: NodeContext, new: StageState, view: control_pb2.View) -> dict[str, list[str]]:
-    """Of each frozen parameter of a place who is asked for it; nobody: this node reads it from the folder."""
+    """For each frozen parameter of a place, the peers to ask for it; none: this node reads it from the folder."""
     plan, found = Plan.from_json(view.plan), dict[str, list[str]]()
     holders = {holder.layer: list(holder.nodes) for holder in view.holders}
     for layer in new.layers:
         stage = next(stage for stage in range(len(plan.stages)) if layer in plan.layers_in(stage))
         has = [plan.keeper(stage)] if view.checkpoint >= 0 else holders.get(layer, [])
         for name in context.definition.frozen_names[layer]:
-            if name in found:  # of two layers, as an embedding that is the head too
+            if name in found:  # a parameter of two layers, as an embedding that is also the head
                 continue
             others = [one for one in has if one != context.name]
             found[name] = [] if view.checkpoint >= 0 and context.name in has else others

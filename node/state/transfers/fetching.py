@@ -1,4 +1,4 @@
-"""Fetches parameters of the reference from the peers that hold them, piece by piece, and checks what comes."""
+"""Fetches parameters of the reference from the peers that hold them, piece by piece, and checks the pieces."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from .transfer_plan import DIGESTS, Fetching, piece_at, pieces_of
 
 Send = Callable[[str, data_pb2.Header, Any, int], None]
 LIAR = 10
-"""Points of a holder that serves other bytes than the others hold."""
+"""Points for a holder that serves other bytes than the other holders have."""
 
 
 class StateFetch:
-    """One node's fetch of parameters from peers: asks, checks, and copies into place what comes.
+    """One node's fetch of parameters from peers: asks for pieces, checks them, and copies them into place.
 
-    ``wanted``: the vectors to fill, by parameter; ``holders``: who can serve it. Call ``work`` until ``done``.
+    ``wanted``: parameter -> the vectors to fill; ``holders``: parameter -> the peers that hold it. Call ``work`` until
+    ``done``.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class StateFetch:
         request: int = 0,
         kept: bool = False,
     ) -> None:
-        """``snapshot``: of the view with this number; 0: what the holders hold while the view is prepared.
-        ``request``: the number that its requests and their answers carry. ``kept``: ``wanted`` has values of before;
-        pieces that a holder has too are not fetched."""
+        """``snapshot``: fetch the snapshot of the view with this number; 0: the holders' state while a view is
+        prepared.
+        ``request``: the number that the requests and their answers carry. ``kept``: ``wanted`` has earlier values;
+        pieces that are equal at a holder are not fetched."""
         self.request = request
         self._send, self._refuse, self._tell = send, refuse, tell
         self._clock, self._moments, self._snapshot = clock, moments, snapshot
@@ -71,16 +73,16 @@ class StateFetch:
 
     @property
     def missing(self) -> set[str]:
-        """The parameters that are not whole yet."""
+        """The parameters that are not complete yet."""
         return {piece.name for piece in self._machine.missing}
 
     @property
     def failure(self) -> str:
-        """Why it cannot go on; empty while it can."""
+        """Why the fetch cannot go on; empty while it can."""
         return self._machine.failure
 
     def work(self, lost: set[str]) -> None:
-        """Ask for what may be asked for now. ``lost``: holders whose connection broke since the last call."""
+        """Send the requests that are due now. ``lost``: holders whose connection broke since the last call."""
         now = self._clock()
         for name in lost:
             self._machine.lost(name, "broke its connection", now)
@@ -105,7 +107,7 @@ class StateFetch:
         self._machine.liars.clear()
 
     def moved(self, present: Collection[str]) -> None:
-        """A new view, with these in it: what was asked for is asked again."""
+        """A new view with the members ``present``: pieces that were under way are asked for again."""
         self._machine.moved(present)
 
     def finish(self) -> None:
@@ -115,7 +117,7 @@ class StateFetch:
             self._send(name, data_pb2.Header(kind=data_pb2.STATE_REQUEST, state_request=done), b"", BULK)
 
     def answer(self, sender: str, sent: data_pb2.State, payload: npt.NDArray[np.uint8]) -> None:
-        """A holder's answer. ValueError: it was not asked, or for something else."""
+        """Take a holder's answer. ValueError: nothing, or something else, was asked of it."""
         now, name = self._clock(), sent.name
         if sender not in self._machine.sources or (name and name not in self._wanted):
             raise ValueError("state that it was not asked for")
@@ -137,7 +139,7 @@ class StateFetch:
             self._meter.add(piece.length)
 
     def coming(self, sender: str) -> None:
-        """A holder is still loading what it was asked for."""
+        """A holder says that it is still loading the requested parameter."""
         self._machine.coming(sender, self._clock())
 
     def _listed(self, source: str) -> list[str]:
@@ -156,4 +158,4 @@ class StateFetch:
                 own.update(part)
             if own.intdigest() == said[piece]:
                 self._machine.here(sender, piece, said[piece])
-        self._kept = False  # what has been asked for since is on its way
+        self._kept = False  # pieces asked for from now on are fetched

@@ -1,5 +1,5 @@
-"""A parameter's vectors as one row of bytes, in whatever dtype and on whatever device they are: pieces of it are read
-and written here."""
+"""Reads and writes ranges of a parameter's vectors as if they were one sequence of bytes, whatever their dtype and
+device."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ Vectors = Mapping[str, Tensor]
 
 
 def named(states: Sequence[StageState]) -> dict[str, dict[str, Tensor]]:
-    """parameter -> prefix -> view, of all of these."""
+    """parameter -> prefix -> view, of all of these states."""
     return {name: vectors for state in reversed(states) for name, vectors in state.named().items()}
 
 
 def frozen(state: StageState) -> dict[str, dict[str, Tensor]]:
-    """A copy in main memory of what peers may ask for: in delta mode moments are nobody's but the node's own."""
+    """A copy in main memory of the vectors that peers may ask for; in delta mode without the moments, which belong to
+    the node alone."""
     return {
         name: {
             prefix: values.detach().to("cpu", copy=True)
@@ -38,7 +39,7 @@ def byte_size(vectors: Sequence[Tensor]) -> int:
 
 
 def _ranges(vectors: Sequence[Tensor], offset: int, length: int) -> Iterator[Tensor]:
-    """The parts of vectors that some bytes of them, one after the other, are; each uint8 [bytes], a view."""
+    """The views (uint8 [bytes]) that together are bytes [offset, offset + length) of the concatenated vectors."""
     start, stop = offset, offset + length
     for values in vectors:
         size = values.nbytes

@@ -1,4 +1,4 @@
-"""Serves the reference to peers that ask for it, piece by piece: of a snapshot, or of what the node holds."""
+"""Serves the reference to peers, piece by piece: from a snapshot, or from the state that the node holds."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from .transfer_plan import pieces_of
 Send = Callable[[str, data_pb2.Header, Any, int], None]
 TELL_WAITING_SECONDS = 1.0
 MOST_WAITING = 1 << 12
-"""Requests of a view that is being prepared: more than its joiners may have under way."""
+"""The most waiting requests while a view is prepared: more than its joiners can have under way."""
 
 
 @dataclass
 class Snapshot:
-    """What a node held at a view's start, for the spares that have yet to get all of it."""
+    """A node's state at a view's start, for the spares that have not fetched all of it yet."""
 
     held: Mapping[str, Vectors]
     wanted_by: set[str]
 
 
 class StateServer:
-    """Answers peers that ask for pieces of the reference: of a view's snapshot, or, while a view is prepared, of what
-    the node holds; such requests wait until ``open`` says what that is.
+    """Answers peers that ask for pieces of the reference: of a view's snapshot, or, while a view is prepared, of the
+    state that the node holds; requests for the latter wait until ``open`` sets it.
     """
 
     def __init__(self, send: Send, snapshots: dict[int, Snapshot] | None = None) -> None:
-        """``snapshots``: by view. One that nobody wants any more is taken out."""
+        """``snapshots``: by view. A snapshot that no spare needs any more is removed."""
         self.send = send
         self._snapshots = {} if snapshots is None else snapshots
         self._waiting: deque[tuple[str, data_pb2.StateRequest, bytes]] = deque()
@@ -46,18 +46,19 @@ class StateServer:
         self._told = 0.0
 
     def load(self, held: Mapping[str, Vectors], names: Iterable[str]) -> None:
-        """The node is about to hold this; ``ready`` says of each of these parameters when it does."""
+        """Serve ``held``, of which the parameters ``names`` are still being loaded; call ``ready`` for each of
+        these."""
         self._open(held, set(names))
 
     def ready(self, name: str) -> None:
-        """A parameter is loaded, and whoever waits for it gets it."""
+        """A parameter is loaded: answer the requests that wait for it."""
         self._loading.discard(name)
         waiting, self._waiting = self._waiting, deque()
         for one in waiting:
             self.request(*one)
 
     def tick(self, now: float) -> None:
-        """Tell those who wait, once a second, that what they ask for is being loaded."""
+        """Tell the peers whose requests wait, once a second, that the parameters are being loaded."""
         if not self._waiting or now - self._told < TELL_WAITING_SECONDS:
             return
         self._told = now
@@ -70,7 +71,7 @@ class StateServer:
         return not wanted.snapshot and not self._loading.isdisjoint(names)
 
     def open(self, held: Mapping[str, Vectors]) -> None:
-        """This is what the node holds, by parameter, at the round that the view begins with."""
+        """Serve ``held``, the node's vectors by parameter at the round that the view begins with."""
         self._open(held, set())
 
     def _open(self, held: Mapping[str, Vectors], loading: set[str]) -> None:
@@ -80,12 +81,12 @@ class StateServer:
             self.request(*one)
 
     def request(self, sender: str, wanted: data_pb2.StateRequest, payload: bytes) -> None:
-        """``sender`` wants a piece of a parameter: its reference, and the optimiser's moments if it says so; or,
-        without a name, the digests of all pieces of the parameters that the payload lists; or, without a list, nothing
-        any more.
+        """Answer a request of ``sender``. With a name, it asks for a piece of that parameter's reference (and moments,
+        if it says so); without a name, for the digests of all pieces of the parameters that the payload lists; without
+        both, it says that the sender needs no more of the snapshot.
 
         Raises:
-            ValueError: the request makes no sense.
+            ValueError: the request is not valid.
         """
         snapshot = self._snapshots.get(wanted.snapshot)
         if wanted.snapshot and not wanted.name and not payload:

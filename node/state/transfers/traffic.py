@@ -1,4 +1,4 @@
-"""State on its way between this node and its peers: what it fetches, what it serves, and who was lost meanwhile."""
+"""Transfers of state between this node and its peers: its fetches, its server, and peers that were lost meanwhile."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ STATE_KINDS = {data_pb2.STATE_REQUEST, data_pb2.STATE_COMING, data_pb2.STATE}
 
 
 class StateTraffic:
-    """One node's. Answers find their fetch by the number that its requests carry."""
+    """One node's transfers. An answer belongs to the fetch whose number it carries."""
 
     def __init__(self, context: NodeContext) -> None:
-        """``context``: of any view; nothing that views change is used."""
+        """``context``: of any view; only fields that are the same in all views are used."""
         self._context = context
         self.snapshots: dict[int, Snapshot] = {}
-        """What this node held when views began, for spares that have not got all of it yet."""
+        """View -> this node's state at its start, for spares that have not fetched all of it yet."""
         self.server = StateServer(context.send, self.snapshots)
         self._lost: set[str] = set()
         self.fetches: WeakValueDictionary[int, StateFetch] = WeakValueDictionary()
-        """Nobody but those who wait for them keeps them alive."""
+        """The fetches under way by number; weak references, so that a fetch ends with the code that waits for it."""
         self._numbers = count(1)
 
     def serve_anew(self) -> None:
-        """Let go of what was served; requests wait until it is known what this node holds now."""
+        """Stop serving the present state; requests wait until the state that the node holds next is set."""
         self.server = StateServer(self._context.send, self.snapshots)
 
     def next_number(self) -> int:
@@ -77,7 +77,7 @@ class StateTraffic:
         return found
 
     def finish(self, fetch: StateFetch) -> None:
-        """Work until everything is here. Parted: none of the holders answers."""
+        """Work until the fetch is complete. Parted: no holder answers."""
         while not fetch.done:
             fetch.work(self.take_lost())
             if fetch.failure:
@@ -85,14 +85,14 @@ class StateTraffic:
             self._context.pump(0.05)
 
     def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
-        """A message of one of ``STATE_KINDS``. ValueError: it makes no sense."""
+        """Handle a message of one of ``STATE_KINDS``. ValueError: it is not valid."""
         if header.kind == data_pb2.STATE_REQUEST:
             self.server.request(sender, header.state_request, payload.tobytes())
             return
         coming = header.kind == data_pb2.STATE_COMING
         fetch = self.fetches.get(header.state_coming.request if coming else header.state.request)
         if fetch is None:
-            return  # what a slow holder sends when another has served it
+            return  # a slow holder's answer, after another one has served the piece
         if coming:
             fetch.coming(sender)
         else:

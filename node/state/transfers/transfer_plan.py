@@ -1,10 +1,10 @@
-"""Which piece of a state is asked of which holder: a pure machine, fed with what arrives and the time.
+"""Decides which piece of a state is asked of which holder: a pure machine, fed with arrivals and the time.
 
-Tensors are cut into pieces. Every holder draws the next piece that it can serve from one queue, with as many under
-way as it carries in a moment, so that several of them serve one joiner, and joiners spread over them. A holder that
-stalls or is lost has its pieces put back at the front: the others go on at the offset that it had reached. Beside the
-bytes, some holders are asked for the digests of all pieces; bytes that most of them know otherwise are refused, and
-their sender left.
+Tensors are cut into pieces. Each holder gets the next piece that it can serve from one queue, with as many under way as
+it sends in about two seconds, so that several holders serve one joiner, and joiners spread over holders. If a holder
+stalls or is lost, its pieces go back to the front of the queue, for the others. Some holders are also asked for the
+digests of all pieces. A piece whose digest differs from that of the majority is refused, and its sender not asked
+again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 PIECE = 3 << 16
-"""Bytes of a piece: a message that goes in one frame, and a second at 1.5 Mbit/s."""
+"""Bytes of a piece: a message of one frame, which takes a second at 1.5 Mbit/s."""
 STALL_SECONDS = 4.0
-"""Silence of a holder of which something is awaited, at least; 8 times its longest pause so far if that is more."""
+"""A holder stalls if it sends nothing for so many seconds, or for 8 times its longest pause so far if that is more."""
 LONGEST_PATIENCE = 60.0
 STRIKES = 5
-"""Stalls and losses in a row, with twice the patience and the pause each time, after which a holder is given up."""
+"""A holder is given up after so many stalls and losses in a row; each doubles its patience and its pause."""
 WITNESSES = 3
-"""Holders that are asked for digests."""
+"""How many holders are asked for digests."""
 _LEAST, _MOST = 2 * PIECE, 64 * PIECE  # bytes under way from one holder
 _MOST_PIECES = 512
 _AHEAD_SECONDS = 2.0
@@ -30,7 +30,7 @@ _AHEAD_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Piece:
-    """A range of the bytes of a tensor's vectors, one after the other. Without a name: the digests of all pieces."""
+    """A range of bytes of a tensor's concatenated vectors. Without a name: the digests of all pieces."""
 
     name: str
     offset: int = 0
@@ -41,12 +41,12 @@ DIGESTS = Piece("")
 
 
 def pieces_of(name: str, size: int) -> list[Piece]:
-    """A tensor of so many bytes, cut."""
+    """The pieces of a tensor of ``size`` bytes."""
     return [Piece(name, start, min(PIECE, size - start)) for start in range(0, size, PIECE)]
 
 
 def piece_at(name: str, size: int, offset: int) -> Piece | None:
-    """The piece of such a tensor that begins there, if one does."""
+    """The piece of a tensor of ``size`` bytes that begins at ``offset``; None if no piece begins there."""
     if offset % PIECE or not 0 <= offset < size:
         return None
     return Piece(name, offset, min(PIECE, size - offset))
@@ -54,21 +54,21 @@ def piece_at(name: str, size: int, offset: int) -> Piece | None:
 
 @dataclass
 class _Source:
-    """One holder. ``since``: when something began to be awaited of it; ``heard``: when it last sent something."""
+    """One holder. ``since``: since when a piece is awaited from it; ``heard``: when it last sent something."""
 
     under_way: dict[Piece, None] = field(default_factory=dict)
     since: float = 0.0
     heard: float = 0.0
     received: int = 0
-    """Bytes since then."""
+    """Bytes received since ``since``."""
     longest: float = 0.0
     strikes: int = 0
     paused_until: float = 0.0
     left: str = ""
-    """Why it is not asked any more."""
+    """Why it is not asked any more; empty: it may be asked."""
 
     def room(self, now: float) -> float:
-        """Bytes that may be asked of it beside those under way."""
+        """How many more bytes may be asked of it now."""
         if len(self.under_way) >= _MOST_PIECES:
             return 0
         rate = self.received / max(now - self.since, 1e-3)
@@ -82,13 +82,14 @@ class _Source:
 class Fetching:
     """One joiner's fetch of some tensors.
 
-    ``sizes``: bytes of each; ``holders``: who can serve it. ``me`` decides with which holder it begins.
+    ``sizes``: bytes of each tensor; ``holders``: the nodes that can serve it. ``me``: this node's name, which decides
+    which holder is asked first.
     """
 
     def __init__(
         self, sizes: Mapping[str, int], holders: Mapping[str, Sequence[str]], me: str, compares: bool = False
     ) -> None:
-        """``compares``: something may be here already, so nothing is asked for until a holder has told its digests."""
+        """``compares``: some pieces may be here already, so none is asked for until a holder has sent its digests."""
         names = sorted({name for found in holders.values() for name in found})
         begin = sum(me.encode()) % max(1, len(names))
         self.sources = {name: _Source() for name in names[begin:] + names[:begin]}
@@ -106,32 +107,32 @@ class Fetching:
         self.liars: list[tuple[str, Piece]] = []
         """Holders whose digest disagrees with the majority's, until they are refused."""
         self.troubles: list[tuple[str, str]] = []
-        """(holder, what went wrong) since it was last told."""
+        """(holder, what went wrong), not yet told to the person."""
         self._bytes, self._here = sum(sizes.values()), 0
         self._compares = compares
 
     @property
     def done(self) -> bool:
-        """Whether every piece is here, and nobody is awaited who could say that it is wrong."""
+        """Whether all pieces are here, and no digests are awaited that could show one of them to be wrong."""
         return not self.missing and all(
             name in self._said or self.sources[name].left or self.sources[name].strikes for name in self._witnesses
         )
 
     @property
     def reached(self) -> tuple[int, int]:
-        """Bytes that are here, of how many."""
+        """(bytes that are here, bytes of all pieces)."""
         return self._here, self._bytes
 
     @property
     def failure(self) -> str:
-        """Who was asked and why it did not help, once nobody is left who could; else empty."""
+        """If some piece has no usable holder left: its holders and why each failed. Else empty."""
         for holders, queue in self._queues.items():
             if queue and all(self.sources[name].left for name in holders):
                 return "; ".join(f"{name} {self.sources[name].left}" for name in holders)
         return ""
 
     def ask(self, now: float) -> list[tuple[str, Piece]]:
-        """What to ask of whom now, and give up on those who are silent for too long."""
+        """The (holder, piece) requests to send now. Also treats holders that are silent for too long as lost."""
         for name, source in self.sources.items():
             if source.under_way and now - max(source.since, source.heard) > source.patience:
                 self.lost(name, f"sent nothing for {now - max(source.since, source.heard):.0f} s", now)
@@ -150,13 +151,13 @@ class Fetching:
                 piece = next((queue.popleft() for queue in queues if queue), None)
                 if piece is None:
                     break
-                if piece in self.missing:  # else it came after all
+                if piece in self.missing:  # else it has arrived meanwhile
                     asked.append((name, piece))
                     self._await(source, piece, now)
         return asked
 
     def came(self, name: str, piece: Piece, digest: int, now: float) -> bool:
-        """A piece came from a holder; whether its bytes are to be taken."""
+        """A piece came from a holder. Returns whether its bytes are to be used."""
         source = self.sources[name]
         self._heard(source, piece, now)
         source.received += piece.length
@@ -173,12 +174,12 @@ class Fetching:
         return True
 
     def coming(self, name: str, now: float) -> None:
-        """A holder that is asked is still loading what it is asked for: it is there, and not silent."""
+        """A holder says that it is still loading the requested tensor: it counts as heard."""
         if name in self.sources:
             self.sources[name].heard = now
 
     def spoiled(self, name: str, piece: Piece, now: float) -> None:
-        """A piece came cut short, or its bytes have not the digest that came with it: it is asked for once more."""
+        """A piece was truncated, or did not match the digest that came with it: ask for it again."""
         self._heard(self.sources[name], piece, now)
         self._again([piece])
         self._strike(self.sources[name], f"sent {piece.name} at {piece.offset} damaged", now)
@@ -190,7 +191,7 @@ class Fetching:
         self._release(source)
 
     def digests(self, name: str, said: Mapping[Piece, int], now: float) -> None:
-        """A holder's digests. Pieces that most holders know otherwise are asked for again, of somebody else."""
+        """Take a holder's digests. A piece that differs from the majority's digest is asked of another holder."""
         self._heard(self.sources[name], DIGESTS, now)
         self._said[name] = said
         for piece, (sender, digest) in list(self._came.items()):
@@ -199,7 +200,7 @@ class Fetching:
                 self._lied(sender, piece)
 
     def here(self, name: str, piece: Piece, digest: int) -> None:
-        """A piece is here as a holder has it."""
+        """A piece is here, with the digest that holder ``name`` has for it."""
         if piece in self.missing:
             self.missing.discard(piece)
             self._here += piece.length
@@ -211,14 +212,14 @@ class Fetching:
         return self._compares and not self._said and not all(one.left or one.strikes for one in witnesses)
 
     def lost(self, name: str, why: str, now: float) -> None:
-        """A holder is silent or its connection broke: the others go on where it was."""
+        """A holder is silent or its connection broke: give its pieces to the others."""
         source = self.sources.get(name)
         if source is not None and not source.left:
             self._release(source)
             self._strike(source, why, now)
 
     def moved(self, present: Collection[str]) -> None:
-        """A new view: what was under way is lost, and who is not ``present`` is gone."""
+        """A new view: pieces under way are lost, and holders that are not ``present`` are gone."""
         for name, source in self.sources.items():
             self._release(source)
             source.paused_until = 0.0
@@ -262,7 +263,7 @@ class Fetching:
             self.liars.append((name, piece))
             source.left = f"sent {piece.name} at {piece.offset} with bytes that the other holders do not have"
         self._release(source)
-        # Whatever else it sent is as little to be trusted.
+        # Its other pieces are not trusted either.
         doubtful = [one for one, (sender, _) in self._came.items() if sender == name]
         for one in doubtful:
             del self._came[one]
@@ -271,7 +272,7 @@ class Fetching:
         self._again(sorted({piece, *doubtful}, key=lambda one: (one.name, one.offset)))
 
     def _expected(self, piece: Piece) -> int | None:
-        """The digest that more than half of those who speak of a piece give it, two at least."""
+        """The digest of a piece that more than half of the holders that know it give, and at least two; else None."""
         votes = Counter(chain.from_iterable([said[piece]] for said in self._said.values() if piece in said))
         for digest, count in votes.most_common(1):
             if count >= 2 and 2 * count > votes.total():
