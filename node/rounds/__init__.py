@@ -1,4 +1,4 @@
 """One exchange of updates inside a group: the protocol as a pure machine, and what encodes, adds up, applies, audits.
 
-When a round begins is ``training``'s.
+``training`` decides when a round begins.
 """

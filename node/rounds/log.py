@@ -1,4 +1,4 @@
-"""Sends the results of applied rounds to the spares that follow this member's place, as soon as they are complete."""
+"""Sends the results of each applied round to the spares that follow this member's place, as soon as it is complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .round_link import RoundLink
 
 
 class RoundLog:
-    """The log of all sections of a node, which go through their rounds together."""
+    """The log of all sections of a node; the sections have the same round numbers."""
 
     def __init__(self, links: Mapping[str, RoundLink], send: Callable[..., None]) -> None:
         self._links, self._send = links, send
@@ -28,12 +28,12 @@ class RoundLog:
             self._norms = {number: kept for number, kept in self._norms.items() if number >= logs[0][0].round}
 
     def request(self, sender: str, number: int, request: int) -> None:
-        """``sender`` wants a round; the last one that it wants counts. The answers carry ``request``."""
+        """``sender`` asks for a round; this replaces its earlier request. The answers carry the number ``request``."""
         self._wanted[sender] = (number, request)
         self.tick()
 
     def tick(self) -> None:
-        """Answer what can be answered now."""
+        """Answer the requests for rounds that are applied now."""
         applied = min((link.rounds.applied for link in self._links.values()), default=-1)
         for name, (number, request) in list(self._wanted.items()):
             if number <= applied:
@@ -44,7 +44,7 @@ class RoundLog:
         count = 0
 
         def send(header: data_pb2.Header, payload: Any) -> None:
-            # Before the pieces of a snapshot: behind seconds of those, rounds would not come as fast as they are made.
+            # More urgent than pieces of a snapshot: behind seconds of these, rounds would arrive too slowly.
             self._send(to, header, payload, ROUND)
 
         logged = {
@@ -57,7 +57,7 @@ class RoundLog:
                 for result in one.results.values():
                     send(result_header(name, number, one.chain, result, request), result.payload)
                 for (part, index), sent in one.contributions.items():
-                    plain = replace(sent, signature=b"", certificate=b"")  # a spare looks at digests
+                    plain = replace(sent, signature=b"", certificate=b"")  # a spare checks only digests
                     send(contribution_header(name, number, part, 0, plain, of=index, request=request), sent.payload)
                 count += len(one.results) + len(one.contributions)
         norm = self._norms.get(number, 0.0)

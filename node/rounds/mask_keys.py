@@ -1,4 +1,4 @@
-"""Exchange of mask keys between a section's members, where contributions are masked (arithmetic/ways/masked.py)."""
+"""The exchange of mask keys between a section's members, for masked contributions (arithmetic/ways/masked.py)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MaskKeys:
         if said.wanted and sender in members:
             self._send(sender, False)
         if self._keys.get(sender) == key:
-            return  # once more
+            return  # the same key again
         try:
             self._masks.take(sender, key)
             self._keys[sender] = key

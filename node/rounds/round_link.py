@@ -1,4 +1,4 @@
-"""A section's rounds on the wire: effects of the protocol become messages, messages become events of the protocol."""
+"""Connects a section's rounds to the wire: effects of the protocol become messages, messages become its events."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -45,7 +45,8 @@ Payload = npt.NDArray[np.uint8]
 
 
 class RoundLink:
-    """Runs the rounds of one section: ``begin``, then ``handle`` what arrives and ``tick``, until ``complete``."""
+    """Runs the rounds of one section: call ``begin``, then ``handle`` for each message and ``tick``, until
+    ``complete``."""
 
     def __init__(
         self,
@@ -59,11 +60,10 @@ class RoundLink:
         sending: Callable[[], bool] = lambda: False,
         signer: Signer | None = None,
     ) -> None:
-        """``coding(what)``: a context manager whose time is counted as the codec's. ``audit``: the part of a
-        publisher's traffic that may go into showing how it came to its sums. ``sending``: whether something is on
-        its way that may be what is asked for: bulk does not go twice over a slow link. ``signer``: signs
-        contributions and results where a member could send others different ones; without it (no TLS) nobody can
-        show who sent what."""
+        """``coding(what)``: a context manager whose time counts as the codec's. ``audit``: the fraction of a
+        publisher's traffic that audits may add. ``sending``: whether this node is still sending messages, which may
+        contain what is asked for, so that bulk does not travel twice over a slow link. ``signer``: signs contributions
+        and results where a member could send different ones to different members; None (no TLS): nothing is signed."""
         self.exchange, self.rounds, self.outlet = exchange, rounds, outlet
         self.clock, self.coding, self.sending = clock, coding, sending
         self._chains: dict[int, int] = {}
@@ -81,8 +81,8 @@ class RoundLink:
 
     @property
     def complete(self) -> bool:
-        """Whether the open round may be applied. A round whose results make no sense never may; only a view change
-        ends it."""
+        """Whether the open round may be applied. A round with results that are not valid is never complete; only a view
+        change ends it."""
         current = self.rounds.open
         if current is None or not current.complete or self._spoiled == current.number:
             return False
@@ -105,8 +105,8 @@ class RoundLink:
         return blocking(len(self.rounds.plan.members))
 
     def introduce(self, again: bool = False) -> None:
-        """Send the key of this node's masks to the other members, where contributions are masked. ``again``: only to
-        those whose keys have not arrived; they answer with theirs."""
+        """If contributions are masked, send this node's mask key to the other members. ``again``: only to those whose
+        keys have not arrived; they answer with theirs."""
         if self._keys is not None:
             self._keys.introduce(again)
 
@@ -116,7 +116,7 @@ class RoundLink:
         return self._keys.missing if self._keys is not None else ()
 
     def begin(self) -> None:
-        """Encode this node's contribution and send it on its way."""
+        """Encode this node's contributions and send them."""
         self._checked = self._spoiled = 0
         with self.coding("encode"):
             number = self.rounds.applied + 1
@@ -152,7 +152,7 @@ class RoundLink:
 
     @property
     def absent(self) -> list[str]:
-        """Members that the complete round did not count in every part."""
+        """Members that were not counted in every part of the complete round."""
         counted = [set(result.contributors) for result in self.results]
         members = self.rounds.plan.members
         return [name for index, name in enumerate(members) if not all(index in who for who in counted)]
@@ -182,7 +182,7 @@ class RoundLink:
     # ---- messages become events of the protocol --------------------------------------------
 
     def handle(self, sender: str, body: RoundBody, payload: Payload) -> None:
-        """A message of this section from another member."""
+        """Handle a message of this section from another member."""
         self._carry(self._take(sender, body, payload))
 
     def _take(self, sender: str, body: RoundBody, payload: Payload) -> Iterable[Effect]:
@@ -230,7 +230,7 @@ class RoundLink:
 
     def _contribution_wanted(self, sender: str, wanted: data_pb2.ContributionWanted) -> Iterable[Effect]:
         if self.rounds.plan.name_of(wanted.of) == self.rounds.me and self.sending() and not wanted.certificate:
-            return ()  # it is on its way
+            return ()  # the contribution is being sent
         found = self.rounds.contribution_wanted(sender, wanted.round, wanted.part, wanted.of)
         return [self.disputes.with_certificate(one) for one in found]
 

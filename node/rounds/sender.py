@@ -1,4 +1,4 @@
-"""Effects of the protocol that are messages to one other member of the section."""
+"""Turns effects of the protocol into messages to one other member of the section."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .protocol.outlet import Outlet
 
 
 class RoundSender:
-    """Makes a message of each such effect and hands it to the outlet. Auditor and disputes learn of what is staged."""
+    """Makes a message from each such effect and gives it to the outlet. Tells auditor and disputes of staged
+    results."""
 
     def __init__(self, rounds: Rounds, outlet: Outlet, auditor: Auditor, disputes: Disputes) -> None:
         self.rounds, self.outlet, self.auditor, self.disputes = rounds, outlet, auditor, disputes

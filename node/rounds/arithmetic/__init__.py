@@ -1,4 +1,4 @@
 """From a section's weights to a contribution, from contributions to a result, from results to new weights.
 
-Whose contributions count is decided in ``protocol``.
+``protocol`` decides whose contributions count.
 """

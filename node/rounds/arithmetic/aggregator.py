@@ -1,7 +1,7 @@
-"""How a publisher sums contributions: which may count, their sum, and what its encoding loses.
+"""How a publisher sums contributions: which ones may count, their sum, and the server error of its encoding.
 
 All sums are in sender order, with separate multiplications and additions, so that every member computes the same bits
-from the same bytes. Everything goes segment by segment.
+from the same bytes. All of this goes segment by segment.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .robust import exact_square, factors_of
 from .update import Terms
 
 PUBLISHER = 1 << 20
-"""Codec rank with which a publisher encodes a sum: no member's own rank."""
+"""The ``rank`` argument with which a publisher encodes a sum; no member has this rank."""
 Offer = Contribution | Result
-"""What a publisher adds up: what a member sent, or, in two levels, the sum of another region."""
+"""What a publisher adds up: a member's contribution, or, in two levels, the sum of another region."""
 
 
 class Sources(NamedTuple):
-    """What is to be added up: weights, and encoded segments by their first element. With a robust average also how much
-    counts of each contribution, and the weight that the centre takes instead."""
+    """The terms of a sum: for each its weight and its encoded segments by their first element. With a robust average
+    also the factor of each contribution, and the weight of the centre, which replaces the rest."""
 
     terms: list[tuple[float, dict[int, bytes | memoryview]]]
     factors: tuple[float, ...] = ()
@@ -48,27 +48,27 @@ class Aggregator:
         section, plan = encoder.section, encoder.terms.plan
         self._device = section.g.device
         self.center = torch.zeros_like(section.g) if self.terms.robust.kind == "centered" else None
-        """The centre that contributions are clipped towards: the last D, fp32 [numel]; None: 0."""
+        """The centre that contributions are clipped towards: the last update D, fp32 [numel]; None: zero."""
         self.norms = Norms(GRADIENT_FACTOR if self.terms.gradient else FACTOR)
         me = self.terms.me
         self._near = {
             part.index: {i for i in range(len(plan.members)) if part.taker(i) == part.taker(me)} for part in plan.parts
         }
-        """Of each part, the members whose contributions are added up where this node's own is."""
+        """For each part, the members (indices) with the same taker as this node."""
         self.errors: dict[int, Tensor] = {}
         """Server errors of the parts that this node publishes: what its encodings of sums have lost so far."""
         self._published: dict[int, Callable[[], Tensor]] = {}
         """Functions that compute the server errors after published sums; called when those sums are applied."""
         self.error_shown: Callable[[int], bool] = lambda part: False
-        """Whether an audit may still need the server error that a part's sum began with."""
+        """Whether an audit may still need the server error from before a part's sum."""
 
     # ---- deciding --------------------------------------------------------------------------
 
     def decide(self, round: int, decide: Decide) -> tuple[Result, list[Refused]]:
-        """Sum what was sent, as the part's publisher: the result, and who had to be left out.
+        """Sum the contributions to a part, as its publisher or taker. Returns the result, and the refused members.
 
-        The sum is divided by the weight of the whole view. The absent still hold their part and send it later;
-        dividing by the contributors would count it twice.
+        The sum is divided by the weight of the whole view. Absent members still hold their update and send it later;
+        dividing by the contributors' weight would then count too much.
         """
         plan = self.terms.plan
         part = plan.parts[decide.part]
@@ -81,7 +81,7 @@ class Aggregator:
         digests = tuple(found[index] for index in who)
         if plan.pattern == "all_to_all":
             return Result(part.index, who, digests), refused
-        # A share of a step cannot be sent later: without it, and without a finite one, the step is dropped everywhere.
+        # A member's gradient of a step cannot be sent later: if one is refused or not finite, all drop the step.
         void = self.terms.gradient and (bool(refused) or any(not sent.sizes for _, sent in counted))
         made = None if void else self._publish(round, part, counted)
         if made is None:
@@ -90,7 +90,8 @@ class Aggregator:
         return Result(part.index, who, digests, sent.payload, sent.sizes, sent.digest, error, factors), refused
 
     def _acceptable(self, part: Part, decide: Decide) -> tuple[list[tuple[int, Offer]], list[Refused]]:
-        """Who may count, by index and in order, and why the others may not; a region's sum goes by its taker."""
+        """(contributions that may count, by index and in order; refusals of the others). A region's sum has its taker's
+        index."""
         members = self.terms.plan.members
         norms: dict[int, float] = {}
         refused: list[Refused] = []
@@ -101,7 +102,7 @@ class Aggregator:
             except Refused as problem:
                 refused.append(problem)
         weights = self.terms.weights
-        for index, regional in decide.sums:  # as a mean over its region, to be held against the others
+        for index, regional in decide.sums:  # as a mean over its region, so that its norm compares with the others'
             if index in norms:
                 norms[index] *= self.terms.divisor / math.fsum(weights[one] for one in regional.contributors)
         finite = {index: norm for index, norm in norms.items() if not math.isnan(norm)}
@@ -110,7 +111,7 @@ class Aggregator:
         return [(index, sent) for index, sent in offers if index in norms and index not in absurd], refused
 
     def norm(self, payload: Payload, sizes: Sequence[int], part: Part, member: str) -> float:
-        """The norm of a part's values. Empty bytes are a gradient that was not finite: NaN, so nobody applies it.
+        """The norm of a part's values. NaN for empty bytes, which stand for a gradient that was not finite.
 
         Raises:
             Refused: ``member`` sent bytes that do not decode.
@@ -126,7 +127,7 @@ class Aggregator:
             raise Refused(member, f"bytes that do not decode: {problem}") from None
 
     def check_result(self, part: Part, norm: float) -> None:
-        """Refuse a published sum that is absurdly long, unless what this node itself sent is as long."""
+        """Refuse a published sum whose norm is absurd, unless this node's own contribution has a similar norm."""
         limit = self.norms.absurd_result(part.index, norm, self._encoder.own_norms.get(part.index, 0.0))
         if limit:
             raise Refused(part.publisher, f"a result of an absurd norm: {norm:.3g}, more than {limit:.3g}")
@@ -134,7 +135,7 @@ class Aggregator:
     # ---- the sum ---------------------------------------------------------------------------
 
     def sources(self, part: Part, counted: Iterable[tuple[int, Offer]]) -> Sources:
-        """What is to be added up. A region's sum has its weights in it."""
+        """The terms of a part's sum. A region's sum has weight 1, because its members' weights are in it."""
         members, weights, divisor = self.terms.plan.members, self.terms.weights, self.terms.divisor
         terms = [
             (
@@ -151,7 +152,7 @@ class Aggregator:
         return Sources(drawn, tuple(kept), center if self.center is not None else 0.0)
 
     def _distance(self, part: Part, blobs: Mapping[int, bytes | memoryview]) -> float:
-        """How far a contribution lies from the centre, the same bits on every device."""
+        """A contribution's distance from the centre, with the same bits on every device."""
         squares = []
         for here in segments(part):
             values = self._encoder.piece(here)
@@ -162,14 +163,14 @@ class Aggregator:
         return math.sqrt(math.fsum(squares))
 
     def sum(self, sources: Sources, here: slice) -> Tensor:
-        """One segment of the sum, fp32, good until the next piece is asked for."""
+        """One segment of the sum, fp32, valid until the next piece is asked for."""
         total = self.terms_of(sources, here).values()
         if sources.center and self.center is not None:
             total.add_(self.center[here] * sources.center)
         return total
 
     def terms_of(self, sources: Sources, here: slice) -> Terms:
-        """One segment of the sum without the centre's part, as blobs that are yet to be added up."""
+        """One segment of the sum without the centre's term, as blobs that are not added up yet."""
         terms = [(weight, blobs[here.start]) for weight, blobs in sources.terms]
         return Terms(terms, self._encoder.piece(here), not self.terms.follows)
 
@@ -178,12 +179,12 @@ class Aggregator:
     def _publish(
         self, round: int, part: Part, counted: Sequence[tuple[int, Offer]]
     ) -> tuple[Contribution, tuple[float, ...], int] | None:
-        """The encoded sum, how much counts of each, and the digest of what encoding loses (0: that is not kept). None
-        where the sum is not finite."""
+        """(encoded sum, factor of each contribution, digest of the new server error or 0 if none is kept). None if the
+        sum is not finite."""
         sources = self.sources(part, counted)
         rank = PUBLISHER if part.publisher == self.terms.name else PUBLISHER + 1 + self.terms.me
         keeps = part.index in self.errors or self.terms.keeps_errors(round)
-        # The error after it is made again where the messages that it follows from are shorter than it is.
+        # If the contributions take less memory than the error, keep them and compute the error when it is needed.
         light = sum(sum(sent.sizes) for _, sent in counted) < 4 * (part.stop - part.start)
         after = torch.empty(part.stop - part.start if keeps and not light else 0, device=self._device)
         pieces, lost = segments(part), xxhash.xxh3_64()
@@ -236,9 +237,10 @@ class Aggregator:
         self._published = {}
 
     def keep_errors(self, results: Iterable[Result]) -> None:
-        """Published sums count, so their encodings' errors are owed. Before anything moves that these follow from."""
+        """Published sums count: keep the errors of their encodings. Call it before the vectors change from which they
+        are computed."""
         for result in results:
-            counted = not self._near[result.part].isdisjoint(result.contributors)  # else it went on without this sum
+            counted = not self._near[result.part].isdisjoint(result.contributors)  # else the round went on without this sum
             if counted and result.part in self._published:
                 self.errors[result.part] = self._published.pop(result.part)()
 
@@ -248,7 +250,7 @@ class Aggregator:
             self.errors[part] = self._published.pop(part)()
 
     def add_errors_to(self, vector: Tensor) -> None:
-        """Add the server errors, by this node's weight, to its own vector, fp32 [numel] on any device."""
+        """Add the server errors, divided by this node's share, to its own vector, fp32 [numel] on any device."""
         for index, error in self.errors.items():
             part = self.terms.plan.parts[index]
             own = error * (self.terms.divisor / self.terms.weights[self.terms.me])

@@ -1,10 +1,10 @@
-"""How a member's vectors move by a round's update: the reference g, the local weights x, and error feedbacks.
+"""How a round's update changes a member's vectors: the reference g, the local weights x, and error feedbacks.
 
-In ``delta`` mode a round moves ``x - g``: what was not communicated stays in ``x``, which is CocktailSGD's error
-feedback (Wang et al., 2023), or, with ``feedback=true`` in the codec's spec, in a vector of its own, and ``x`` begins
-again at ``g`` (SparseLoCo, Sarfi et al., 2025). ``outer`` makes of the sum what ``g`` moves by (DiLoCo, Douillard et
-al., 2023). In ``gradient`` mode a round moves gradients; what a codec loses stays in an error feedback that only a
-committed step changes.
+In ``delta`` mode a round communicates ``x - g``. What was not communicated stays in ``x``, which is CocktailSGD's error
+feedback (Wang et al., 2023), or, with ``feedback=true`` in the codec's spec, goes to a separate vector, and ``x`` is
+reset to ``g`` (SparseLoCo, Sarfi et al., 2025). The outer optimiser turns the mean update into the step of ``g``
+(DiLoCo, Douillard et al., 2023). In ``gradient`` mode a round communicates gradients; what a codec loses stays in an
+error feedback, which changes only when a step is committed.
 """
 
 from __future__ import annotations
@@ -31,27 +31,28 @@ class Applier:
     """Moves the vectors of one member's section in one view."""
 
     def __init__(self, terms: RoundTerms, section: Section, center: Tensor | None) -> None:
-        """``center``: what contributions are drawn in to, which is the last D; None: to 0."""
+        """``center``: the centre that contributions are clipped towards, set to each round's D; None: zero."""
         self.terms, self.section, self._center = terms, section, center
         self.counts = False
-        """Whether the round that is open, or was last, has been applied."""
+        """Whether the open round, or without one the last round, has been applied."""
         self._progress: dict[int, Tensor] = {}
-        """With an explicit error feedback: x - g when the round began, by segment, where x has moved on since."""
+        """With an explicit error feedback: x - g at the round's beginning, by segment, if x has changed since."""
         self.factors: dict[int, float] = {}
         """The factor with which this node's own contribution counted, by part."""
         if not terms.gradient and section.feedback is not None and (not terms.explicit or len(terms.plan.members) == 1):
-            section.x.add_(section.feedback)  # of another codec, or of a group that is gone: nobody would send it
+            section.x.add_(section.feedback)  # of a codec or group that is gone: from here it would not be sent
             section.feedback = None
 
     # ---- the open round ----------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A round begins; nothing of it counts yet."""
+        """A round begins; it is not applied yet."""
         self.counts, self._progress = False, {}
 
     def x_moves(self, offered: Iterable[int]) -> None:
-        """The local weights are about to move on: with an explicit error feedback what a round in flight takes off them
-        has to be kept, which takes another vector; till here it was x - g. ``offered``: parts in flight."""
+        """The local weights are about to change while a round is in flight. With an explicit error feedback the present
+        x - g must be kept, because the round will take it off x; this costs another vector. ``offered``: parts in
+        flight."""
         if self.terms.explicit and not self.counts and not self._progress:
             x, g, parts = self.section.x, self.section.g, self.terms.plan.parts
             pieces = [here for index in offered if parts[index].phase == 0 for here in segments(parts[index])]
@@ -64,10 +65,10 @@ class Applier:
     # ---- delta mode --------------------------------------------------------------------------
 
     def apply_delta(self, updates: Updates, counted: Mapping[int, tuple[TakeOff, int]]) -> None:
-        """g and x move by the outer step of the update; what of this node's own was counted leaves x.
+        """Move g and x by the outer step of the update, and subtract from x what was counted of this node's own update.
 
         With an explicit error feedback all that was offered leaves x, and what was not counted stays in the feedback.
-        ``counted``: by first element of a piece, what takes this node's own off it, and its part.
+        ``counted``: first element of a piece -> (function that subtracts this node's contribution, the part's index).
         """
         section = self.section
         if self.terms.explicit and section.feedback is None:
@@ -89,8 +90,8 @@ class Applier:
                 update.write_to(self._center[here])
 
     def _let_go(self, take_off: TakeOff, part: int, kept: Tensor, here: slice) -> None:
-        """Subtract what counted of this node's own contribution from x (or the feedback). The rest stays there and
-        goes again."""
+        """Subtract this node's contribution, times the factor with which it counted, from x (or the feedback). The rest
+        stays there for a later round."""
         factor = self.factors.get(part, 1.0)
         if factor == 1.0:
             take_off(kept[here])
@@ -118,7 +119,7 @@ class Applier:
         return self.terms.outer if self.section.round < self.terms.outer_until else Outer()
 
     def _move(self, update: Update, here: slice) -> None:
-        """Move g and x by what the outer optimiser makes of an update."""
+        """Move g and x by the outer step of an update."""
         section = self.section
         if self._outer.is_average:
             update.add_to(section.g[here], section.x[here])
@@ -130,11 +131,11 @@ class Applier:
     # ---- gradient mode -----------------------------------------------------------------------
 
     def commit_gradient(self, updates: Updates, own: Iterator[tuple[slice, TakeOff]], carries: bool) -> None:
-        """The step was committed: the error feedback takes what this node's encodings lost, and the gradient becomes
-        the ``updates``. Where the round ``carries`` errors, it must still be what it was when the round began."""
+        """The step was committed: the error feedback becomes what this node's encodings lost, and the gradient becomes
+        the ``updates``. If the round ``carries`` errors, the gradient must still be that of the round's beginning."""
         section = self.section
         if not carries:
-            section.feedback = None  # what was kept before has all been offered, and no error is carried on
+            section.feedback = None  # the earlier feedback was sent without loss, and this round keeps none
         elif section.feedback is None:
             section.feedback = section.grad.clone()
         else:
@@ -150,8 +151,8 @@ class Applier:
     # ---- a spare -----------------------------------------------------------------------------
 
     def follow(self, updates: Updates) -> None:
-        """Apply an update to which this node contributed nothing: g moves, or in gradient mode the update is the
-        gradient."""
+        """Apply an update to which this node contributed nothing: move g, or in gradient mode set the gradient to
+        it."""
         for here, update in updates:
             if self.terms.gradient:
                 update.write_to(self.section.grad[here])
@@ -162,7 +163,8 @@ class Applier:
 
 
 def outer_step(outer: Outer, update: Tensor, momentum: Tensor | None) -> Tensor:
-    """What ``g`` moves by for the mean update D, fp32 [n]; ``momentum`` [n] moves on. The same bits on every device."""
+    """The step of ``g``, fp32 [n], for the mean update D, fp32 [n]; updates ``momentum`` [n] in place. The same bits on
+    every device."""
     if momentum is not None and outer.momentum:
         momentum.mul_(outer.momentum).add_(update)
         update = update + momentum * outer.momentum if outer.nesterov else momentum

@@ -1,4 +1,4 @@
-"""What one member encodes in the rounds of a section: which vector, with which codec and seed."""
+"""How one member encodes its contributions to a section's rounds: which vector, with which codec and seed."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class RoundTerms:
 
     plan: RoundPlan
     me: int
-    """This member's index. A spare that follows has that of the member whose place it follows."""
+    """This member's index. A spare that follows has the index of the member whose place it follows."""
     codec: compress.Codec
     dense_rounds: int
-    """Number of first rounds that go without a codec."""
+    """Number of dense rounds: the first ones, which go uncompressed."""
     gradient: bool
     seed: int
     outer: Outer
     robust: Robust
     follows: bool
-    """Apply-only replica: ``me`` names the member that it mirrors."""
+    """Whether this node is a spare that only applies rounds; ``me`` is then the member whose place it follows."""
     explicit: bool
-    """Delta mode: what was not counted stays in a vector of its own, and not in x."""
+    """Delta mode: whether the residual is kept in a separate vector, not in x."""
     outer_until: float
-    """The last round that is an outer step. Those after it only bring in what is left at the run's end."""
+    """The last round with an outer step. The rounds after it, at the run's end, only send what is left."""
     closing: compress.Codec | None
-    """What the rounds after ``outer_until`` go with, where the codec loses much; None: as all others."""
+    """The codec of the rounds after ``outer_until``, if the usual codec loses much; None: the usual codec."""
     dense: compress.Codec
 
     @property
@@ -50,7 +50,7 @@ class RoundTerms:
 
     @property
     def divisor(self) -> float:
-        """What weights are divided by in the mean."""
+        """The divisor of the weighted sum: the sum of all weights in delta mode, 1 in gradient mode."""
         return 1.0 if self.gradient else math.fsum(self.plan.weights)
 
     @property
@@ -59,7 +59,7 @@ class RoundTerms:
         return (1.0,) * len(self.plan.members) if self.gradient else self.plan.weights
 
     def codec_of(self, round: int) -> compress.Codec:
-        """The codec of a round: dense warm-up rounds go without, the last ones with one that loses little."""
+        """The codec of a round: none in dense rounds, one that loses little in the last rounds."""
         if self.closing is not None and round > self.outer_until:
             return self.closing
         return self.dense if round <= self.dense_rounds else self.codec
@@ -69,13 +69,13 @@ class RoundTerms:
         return str(self.codec_of(round).spec) != "none"
 
     def keeps_errors(self, round: int) -> bool:
-        """Whether errors are carried on. An unbiased codec whose error is larger than its input goes without: it could
-        not make up for its own errors, they would grow."""
+        """Whether a round uses error feedback. Not with a codec whose error may be larger than its input (unbiased
+        codecs): the errors would grow."""
         return self.lossy(round) and self.codec_of(round).traits.contracts
 
 
 class Encoder:
-    """This member's own part in a round: what it offers of each part, encoded."""
+    """Encodes this member's contribution to each part of a round."""
 
     def __init__(self, terms: RoundTerms, section: Section) -> None:
         self.terms, self.section = terms, section
@@ -88,7 +88,7 @@ class Encoder:
         self._scratch = torch.empty(0, device=section.g.device)
 
     def contribution(self, round: int, part: Part) -> Contribution:
-        """This node's contribution of a part: the encoded segments of what it offers."""
+        """This node's contribution to a part: the encoded segments of its update."""
         pieces, norms = segments(part), []
 
         def blobs() -> Iterator[Blob]:
@@ -102,7 +102,8 @@ class Encoder:
         return made
 
     def offered(self, here: slice) -> Tensor:
-        """What this node offers of a slice of the vector, fp32; valid until the next slice is asked for."""
+        """This node's update in a slice of the vector, fp32: x - g (or the gradient) plus the explicit error feedback;
+        valid until the next slice is asked for."""
         section, gradient = self.section, self.terms.gradient
         if gradient and section.feedback is None:
             return section.grad[here]
@@ -112,15 +113,15 @@ class Encoder:
         return values
 
     def encode(self, values: Tensor, round: int, start: int, rank: int) -> Blob:
-        """Encode a segment's values, in pieces. The seed is shared by all members, who offer the same coordinates;
-        the rank makes their errors differ."""
+        """Encode a segment's values, in pieces. All members use the same seed, so that they choose the same
+        coordinates; the rank makes their rounding errors differ."""
         terms = self.terms
         codec = self.last if self.last is not None and rank == terms.me else terms.codec_of(round)
         members, seed = len(terms.plan.members), (terms.seed + 0x9E3779B9 * start) & (2**63 - 1)
         return codec.pieces(values, seed=seed, step=round, rank=rank, members=members if rank < members else 1)
 
     def piece(self, here: slice) -> Tensor:
-        """Room for a piece of the vector, always the same, so that it need not be found again for each."""
+        """A buffer for a piece of the vector, always the same one, to save allocations."""
         length = here.stop - here.start
         if self._scratch.numel() < length:
             self._scratch = zeros(length, self.section.g.device)
@@ -128,7 +129,7 @@ class Encoder:
 
     @property
     def own_norm(self) -> float:
-        """The norm of what this node's newest contributions encode; of all parts that it has offered so far."""
+        """The norm of this node's newest contributions before encoding, over all parts that it has offered so far."""
         return math.hypot(*self.own_norms.values())
 
     def size_of(self, part: int | None) -> int:
@@ -137,12 +138,12 @@ class Encoder:
         return sum(sum(sent.sizes) for sent in found)
 
     def bits_sent(self) -> float:
-        """Bits of each element in this node's newest contribution."""
+        """Bits per element in this node's newest contributions."""
         parts = self.terms.plan.parts
         elements = sum(parts[index].stop - parts[index].start for index in self.own)
         return 8 * self.size_of(None) / max(elements, 1)
 
 
 def is_finite(values: Tensor) -> bool:
-    """One pass over the memory: a sum is finite if all its terms are, but for an overflow."""
+    """Whether all values are finite. Usually one pass: a finite sum shows it; only otherwise each value is tested."""
     return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())

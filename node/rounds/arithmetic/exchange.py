@@ -1,7 +1,7 @@
 """The arithmetic of a section's rounds: what is encoded, summed, and added to which vector.
 
-Nothing here waits or sends. An exchange is put together of an Encoder (what this member offers), an Aggregator (what a
-publisher makes of contributions), an Applier (what moves) and a Way (how encodings add up: ways/way.py).
+Nothing here waits or sends. An exchange consists of an Encoder (encodes this member's update), an Aggregator (sums
+contributions as a publisher), an Applier (changes g and x) and a Way (how encodings add up: ways/way.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .ways.way import Sent, Summed, Way
 
 
 class Exchange:
-    """What one member computes in the rounds of one section in one view."""
+    """One member's computations in the rounds of one section in one view."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Exchange:
         closing: str = "",
         secure: bool = False,
     ) -> None:
-        """For what the arguments mean see `RoundTerms`. ``closing``: empty for none. ``secure``: contributions go
+        """The arguments are described at `RoundTerms`. ``closing``: empty for none. ``secure``: contributions are
         masked.
 
         Raises:
@@ -79,17 +79,17 @@ class Exchange:
         self.applier = Applier(self.terms, section, self.aggregator.center)
         self._summed = Summed(self.encoder, self.aggregator, self.applier)
         self.phased: Phased | None = None
-        """The way of rounds in phases, where the codec has some."""
+        """The way of rounds in phases, if the codec has phases."""
         if phases_of(codec):
             self.phased = (Masked if secure else Phased)(self.encoder, self.aggregator)
         self._way: Way = self._summed
         """The way of the open round."""
         self.carries = False
-        """Gradient mode: what this round's encodings lose is kept, so the gradient must stay until the commit."""
+        """Gradient mode: whether this round uses error feedback; then the gradient must stay until the commit."""
 
     @property
     def plan(self) -> RoundPlan:
-        """What the view fixes about the section's rounds."""
+        """The view's plan of the section's rounds."""
         return self.terms.plan
 
     @property
@@ -99,7 +99,7 @@ class Exchange:
 
     @property
     def own_norm(self) -> float:
-        """The norm of what this node's newest contributions encode; of all parts that it has offered so far."""
+        """As `Encoder.own_norm`."""
         return self.encoder.own_norm
 
     @property
@@ -108,18 +108,18 @@ class Exchange:
         return self.aggregator.errors
 
     def place_in(self, place: Place) -> None:
-        """Lay encodings there as they are made."""
+        """Write encodings into ``place`` as they are made."""
         self.encoder.place = place
 
     def way_of(self, round: int) -> Way:
-        """How a round's encodings add up: dense rounds, and those that close a run, are those of publishers."""
+        """How a round's encodings add up; dense rounds and those that close a run are always decoded and summed."""
         phased = self.terms.lossy(round) and (self.terms.closing is None or round <= self.terms.outer_until)
         return self.phased if self.phased is not None and phased else self._summed
 
     # ---- offering --------------------------------------------------------------------------
 
     def contributions(self, round: int) -> dict[int, Contribution]:
-        """This node's contribution of every part to a round. Changes no weights.
+        """This node's contribution to every part of a round. Changes no weights.
 
         Raises:
             compress.CodecError: in delta mode, if ``x - g`` is not finite; it must not be sent.
@@ -142,13 +142,13 @@ class Exchange:
         return self._way.advance(result)
 
     def x_moves(self) -> None:
-        """The local weights are about to move on, while a round may be in flight."""
+        """Call it before the local weights change while a round may be in flight."""
         self.applier.x_moves(self.encoder.own)
 
     # ---- deciding --------------------------------------------------------------------------
 
     def decide(self, round: int, decide: Decide) -> tuple[Result, list[Refused]]:
-        """Sum what was sent, as the part's publisher: the result, and who had to be left out."""
+        """Sum the contributions to a part. Returns the result, and the refused members."""
         return self.way_of(round).decide(round, decide)
 
     # ---- applying --------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class Exchange:
         """Check that the round may be applied. ``found``: the result of every part.
 
         Raises:
-            Refused: not with these results; names who sent what is wrong with them.
+            Refused: the results are wrong; it names the member that sent the wrong one.
         """
         self._way = self.way_of(round)
         self._way.check(round, found, contributions)
@@ -168,7 +168,7 @@ class Exchange:
         return self.way_of(round).updates(round, found, contributions)
 
     def apply_delta(self, updates: Iterable[tuple[slice, Update]], results: Sequence[Result]) -> None:
-        """g and x move by the outer step of the update; what of this node's own was counted leaves x."""
+        """Move g and x by the outer step of the update, and subtract from x what was counted of this node's own."""
         self.aggregator.keep_errors(results)
         counted = {
             here.start: (take_off, part.index)
@@ -180,7 +180,7 @@ class Exchange:
         self._applied()
 
     def commit_gradient(self, updates: Iterable[tuple[slice, Update]] = ()) -> None:
-        """The step was committed: the error feedback takes what this node's encodings lost, and the gradient becomes
+        """The step was committed: the error feedback becomes what this node's encodings lost, and the gradient becomes
         the ``updates``."""
         self.aggregator.keep_all_errors()
         parts = [self.plan.parts[index] for index in self.encoder.own]
@@ -205,9 +205,9 @@ class Exchange:
     # ---- the view's end ----------------------------------------------------------------------
 
     def unsent(self) -> dict[str, Tensor]:
-        """What only this node holds of the sum S, as a view's end would leave it: ``rest.`` is x - g, ``feedback.``
-        the error feedback; one of them includes the server errors. Copies, fp32 [numel] on the CPU; vectors that are
-        zero are left out."""
+        """This node's own terms of the sum S (docs/rounds.md), as if the view ended now: ``rest.`` is x - g,
+        ``feedback.`` the error feedback; one of them includes the server errors. Copies, fp32 [numel] on the CPU; zero
+        vectors are left out."""
         section, gradient = self.section, self.terms.gradient
         found: dict[str, Tensor] = {}
         if section.feedback is not None or (gradient and self.errors):
@@ -224,8 +224,8 @@ class Exchange:
         return found
 
     def fold_errors(self) -> None:
-        """A view ends: a publisher's error goes back into its own x (in gradient mode into its own error feedback), so
-        that nothing of the sum is lost."""
+        """A view ends: add this node's server errors to its own x (in gradient mode to its error feedback), so that the
+        sum S stays."""
         self.aggregator.forget_published()
         section, gradient = self.section, self.terms.gradient
         if gradient and self.errors and section.feedback is None:

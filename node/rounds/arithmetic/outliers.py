@@ -1,9 +1,9 @@
-"""Which vectors are absurdly long: a member's contribution against the group's median of this round and of recent ones.
+"""Which vectors have an absurd norm, compared with the group's medians of this round and of recent ones.
 
-Honest shares of one part differ by small factors; an attacker that wants to move the reference by force is longer by
-orders of magnitude. Whoever stays below the limit is averaged like everybody else: this is no robust aggregation.
-Gradients of a few samples differ by more than what many steps have moved: one sample that the model has not learnt yet
-is hundreds of times as long as those that it knows by heart, and there an update is clipped before it is applied.
+Honest contributions to one part differ by small factors; an attacker's, to move the reference by force, would be orders
+of magnitude longer. A contribution below the limit is averaged like any other: this is no robust aggregation. The limit
+for gradients is larger: the gradient of a sample that the model has not learnt yet may be hundreds of times as long as
+that of a memorised one, and in gradient mode the update is clipped before it is applied.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from statistics import median_low
 
 FACTOR = 100.0
-"""Norm limit, in multiples of the median."""
+"""The norm limit of updates, as a multiple of the median."""
 GRADIENT_FACTOR = 1e4
-"""The same for the gradient of one step."""
+"""The norm limit of one step's gradient, as a multiple of the median."""
 _REMEMBERED = 20
 _ENOUGH = 5
 
 
 class Norms:
-    """Recently accepted norms of each part: medians over the members, this node's own, and those of results."""
+    """Recently accepted norms of each part: the medians over members, this node's own, and those of results."""
 
     def __init__(self, factor: float = FACTOR) -> None:
         self.factor = factor
@@ -32,8 +32,8 @@ class Norms:
     def absurd(self, part: int, norms: Mapping[int, float], trusted: int) -> dict[int, float]:
         """Members (by index) whose norm is absurd, with their limit. ``trusted`` (this node itself) never is.
 
-        Of two members the shorter one is the median. What is accepted is remembered, and so is what this node sent: its
-        samples are as good as another's, and nobody else can make it longer.
+        Of two members the shorter norm is the median. Accepted norms are remembered, and so are this node's own: its
+        samples are as typical as others', and no other node can influence them.
         """
         lately = self._medians.setdefault(part, deque(maxlen=_REMEMBERED))
         own = self._own.setdefault(part, deque(maxlen=_REMEMBERED))
@@ -47,10 +47,10 @@ class Norms:
         return found
 
     def absurd_result(self, part: int, norm: float, own: float) -> float:
-        """The limit that a published result exceeds, 0 where it is plausible; then it is remembered.
+        """The limit that a published result exceeds; 0 if its norm is plausible, which is then remembered.
 
-        It is held against the results before and what this node sent itself, ``own``: when everybody's numbers blow
-        up, that is no publisher's lie. The first results of a view have nothing to be held against.
+        The norm is compared with those of earlier results and of this node's own contribution, ``own``: if all members'
+        norms explode, the publisher is not at fault. The first results of a view are always accepted.
         """
         results = self._results.setdefault(part, deque(maxlen=_REMEMBERED))
         limit = self.factor * max(own, *results) if len(results) >= _ENOUGH else 0.0

@@ -1,9 +1,9 @@
-"""Robust averages: contributions that lie far out are drawn in before they are summed.
+"""Robust averages: contributions far from a centre are clipped towards it before they are summed.
 
-Norm clipping to the median, and centred clipping (Karimireddy, He and Jaggi, "Learning from History for Byzantine
-Robust Optimization", 2021): with the last round's result v as centre, a contribution c counts as v + f (c - v), where
-f = min(1, tau * median distance / distance). Norm clipping is the same around 0. All members that make the sum make
-the same bits of it: distances are exact integer sums, so no order of adding changes them.
+There are norm clipping to the median, and centred clipping (Karimireddy, He and Jaggi, "Learning from History for
+Byzantine Robust Optimization", 2021): with the last round's result v as centre, a contribution c counts as
+v + f (c - v), where f = min(1, tau * median distance / distance). Norm clipping has the centre 0. All members that
+compute the sum get the same bits: distances are exact integer sums, which do not depend on the order of addition.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ....job.tables.robust import Robust
 
 _BITS = 20
 _PIECE = 1 << 22
-"""Squares of so many whole numbers of 20 bits add up to less than 2^63."""
+"""The squares of so many 20-bit integers sum to less than 2^63."""
 
 
 def exact_square(values: Tensor) -> float:
@@ -37,7 +37,7 @@ def exact_square(values: Tensor) -> float:
 
 
 def factors_of(robust: Robust, distances: Sequence[float]) -> list[float]:
-    """How much of its way from the centre each contribution keeps, an fp32 number in [0, 1]."""
+    """The clipping factor f of each contribution, an fp32 number in [0, 1]."""
     finite = [distance for distance in distances if not math.isnan(distance)]
     limit = robust.tau * median_low(finite) if finite else 0.0
     kept = [limit / distance if distance > limit else 1.0 for distance in distances]

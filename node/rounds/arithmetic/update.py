@@ -1,4 +1,4 @@
-"""A piece of a round's update D, as it is added up here or as it came: the same bits on every member."""
+"""A piece of a round's update D, summed here or received: the same bits on every member."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .... import compress
 
 
 class Update:
-    """Values fp32 [n] of D, good until the next piece is asked for."""
+    """Values of D, fp32 [n], valid until the next piece is asked for."""
 
     def __init__(self, values: Tensor) -> None:
         self._values = values
@@ -31,7 +31,8 @@ class Update:
 
 
 class Encoded(Update):
-    """A blob of D; ``room``: fp32 [n], for its values if they are asked for. ``known``: as of ``compress.add``."""
+    """A piece of D as an encoded blob. ``room``: a buffer, fp32 [n], for its values if they are asked for. ``known``:
+    as in ``compress.add``."""
 
     def __init__(self, blob: bytes | memoryview, room: Tensor, known: bool) -> None:
         super().__init__(room)
@@ -46,13 +47,14 @@ class Encoded(Update):
 
 
 class Terms(Update):
-    """Blobs that add up to D, [(weight, blob)]. Of sparse ones each of their few values is added where it belongs,
-    which on a CPU costs less than a pass over all. (g + a) + b is not g + (a + b) to the bit, and what no blob has
-    stays a -0.0 if it is one: so the round's codec, which all members share, decides for this way, not the device.
+    """A piece of D as [(weight, blob)], blobs that sum to it. Sparse blobs are added to the target one by one: only
+    their few values are touched, which on a CPU is faster than a pass over all. The bits differ from adding the sum,
+    because (g + a) + b is not g + (a + b), and an element that no blob has keeps its -0.0. So the round's codec, which
+    is the same for all members, decides whether this class is used, and not the device.
 
     Args:
-        room: fp32 [n], for the sum if it is asked for.
-        known: as of ``compress.add``.
+        room: a buffer, fp32 [n], for the sum if it is asked for.
+        known: as in ``compress.add``.
     """
 
     def __init__(self, terms: Sequence[tuple[float, bytes | memoryview]], room: Tensor, known: bool) -> None:
@@ -72,5 +74,5 @@ class Terms(Update):
 
 
 def void(count: int) -> Update:
-    """Of a gradient that nobody may apply: NaN."""
+    """The update of a void part: NaN, so that no member applies the gradient."""
     return Update(torch.full((count,), torch.nan))

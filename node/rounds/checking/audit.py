@@ -1,9 +1,9 @@
-"""Whether a publisher's result is the sum of what it says went in: a member makes the sum again, now and then.
+"""Audits: a member sometimes recomputes a publisher's sum from the contributions that the result names.
 
 A result carries the digests of the contributions, of its own bytes and of the publisher's server error after it. A
-member that has staged it may ask, by a throw of its own dice that nobody can foresee, to be shown all of that; the
-publisher still holds it. What it shows is compared with those digests, so whoever finds a lie can hand it on as
-evidence, and the other members check it for themselves: a liar and a false accuser are both caught by more than one.
+member that has staged it may ask the publisher, at random and unpredictably, to show all of these; the publisher still
+holds them. The member compares the shown bytes with the digests. If it finds a lie, it passes the same bytes on as
+evidence, and the other members check them too: a liar, or a false accuser, is caught by more than one member.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from ..protocol.payloads import Refused, pieces_of, segments
 PROVEN = 5
 """Points for a lie that this node can prove to others."""
 REMEMBERED = 64
-"""Rounds whose results' digests are kept, for evidence that comes late."""
+"""Digests of results are kept for so many rounds, for evidence that arrives late."""
 PATIENCE = 20
-"""Rounds after which what was asked for should have come."""
+"""Rounds within which a publisher must show a sum that it was asked for."""
 TOLERANCE = 1e-3
-"""Tolerance as a fraction of the sum's norm: an encoder may break ties differently on another device."""
+"""Tolerated difference, as a fraction of the sum's norm: an encoder may break ties differently on another device."""
 
 
 class NotShown(Exception):
-    """The bytes shown are not those that the result names: they prove nothing."""
+    """The shown bytes do not match the result's digests: they prove nothing."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class _Entry:
     result: Result
     """The result without its payload."""
     before: int
-    """Digest of the server error that the sum began with."""
+    """Digest of the server error before the sum."""
 
 
 @dataclass(frozen=True)
 class _Material:
-    """What a publisher keeps of one of its parts, to show it to members that ask."""
+    """The data of one of its parts that a publisher keeps, to show it to members that ask."""
 
     result: Result
     contributions: tuple[Contribution, ...]
@@ -58,10 +58,10 @@ class _Material:
 
 
 class Auditor:
-    """What one member remembers of a section's results, whom it asks, and what it finds."""
+    """One member's audits of a section: it remembers results, decides whom to ask, and checks the answers."""
 
     def __init__(self, exchange: Exchange, share: float, dice: Callable[[], float] | None = None) -> None:
-        """``share``: the part of a publisher's traffic that may go into showing sums; 0: nobody is asked."""
+        """``share``: the fraction of a publisher's traffic that audits may add; 0: no audits."""
         self.exchange, self.plan = exchange, exchange.plan
         self._others = set(self.plan.members) - {self.plan.members[exchange.me]}
         exchange.aggregator.error_shown = self._may_show
@@ -70,29 +70,30 @@ class Auditor:
         self._dice = dice or random.SystemRandom().random
         self._entries: dict[tuple[int, int], _Entry] = {}
         self._errors: dict[int, int] = {}
-        """Digest of the server error of each part, after the last round that counted."""
+        """The digest of each part's server error after the last round that counted."""
         self._kept: dict[tuple[int, int], _Material] = {}
         self._asked: dict[str, tuple[int, int, bool]] = {}
-        """Publisher -> (round and part that it is asked to show, whether it certainly received the request)."""
+        """Publisher -> (round, part, whether it certainly received the request) of the sum that it was asked to
+        show."""
         self._heard: set[tuple[str, int, int]] = set()
 
     # ---- as a member -----------------------------------------------------------------------
 
     def staged(self, round: int, result: Result) -> None:
-        """This node holds a result of the open round."""
+        """This node has staged a result of the open round."""
         if not self._possible:
             return
         self._entries[round, result.part] = _Entry(replace(result, payload=b""), self._errors.get(result.part, 0))
         publisher = self._publisher(result.part)
         asked = self._asked.get(publisher)
         if asked is not None and round == asked[0] + 1:
-            if self.exchange.me in result.contributors:  # it has counted what this node sent after the question
+            if self.exchange.me in result.contributors:  # it counted a contribution that was sent after the request
                 self._asked[publisher] = (*asked[:2], True)
             else:
                 del self._asked[publisher]
 
     def wants(self, round: int, part: int) -> bool:
-        """Whether to ask the part's publisher to show its sum of the open round; then it is asked."""
+        """Whether to ask the part's publisher to show its sum of the open round. If True, the caller must ask it."""
         result, publisher = self._entries.get((round, part)), self._publisher(part)
         if result is None or not result.result.sizes or publisher in self._asked or not self._share:
             return False
@@ -106,8 +107,8 @@ class Auditor:
         return True
 
     def overdue(self, round: int) -> Iterator[tuple[str, str]]:
-        """Publishers that did not show what they were asked for and certainly held, each with a sentence that says
-        so."""
+        """(publisher, sentence) for each publisher that did not show a sum although it certainly got the request and
+        held the data."""
         for publisher, (when, part, certain) in list(self._asked.items()):
             if round - when >= PATIENCE:
                 del self._asked[publisher]
@@ -122,7 +123,7 @@ class Auditor:
         self._heard = {key for key in self._heard if key[1:] in self._entries}
 
     def answered(self, publisher: str, round: int, part: int) -> bool:
-        """A publisher shows a sum; False where it was not asked to."""
+        """A publisher shows a sum. False: it was not asked to."""
         if self._asked.get(publisher, ())[:2] != (round, part):
             return False
         del self._asked[publisher]
@@ -139,15 +140,15 @@ class Auditor:
     # ---- as the publisher ------------------------------------------------------------------
 
     def keep(self, round: int, result: Result, sent: Mapping[int, Contribution]) -> None:
-        """This node has decided a part of the open round; what it kept of the round before is gone."""
+        """This node has decided a part of the open round: keep its data, and drop those of earlier rounds."""
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] == round}
         if self._possible and result.sizes and self._share:
             counted = tuple(sent[index] for index in result.contributors)
             self._kept[round, result.part] = _Material(result, counted, self.exchange.errors.get(result.part))
 
     def held(self, sender: str, round: int, part: int) -> None:
-        """``sender`` holds that result and has asked to see the sum if it wants to. Once every member holds it,
-        nobody will ask."""
+        """``sender`` has staged the result, so it has sent its request to see the sum if it wants to. When all members
+        have staged it, no more requests come, and the data are dropped."""
         kept = self._kept.get((round, part))
         if kept is not None:
             kept.holders.add(sender)
@@ -158,7 +159,8 @@ class Auditor:
         return any(kept == part for _, kept in self._kept)
 
     def shown(self, round: int, part: int) -> list[bytes]:
-        """The pieces that show a sum: the result's, each contribution's, the server error. Empty: it is gone."""
+        """The pieces that show a sum: those of the result, of each contribution, and the server error. Empty: the data
+        have been dropped."""
         kept = self._kept.get((round, part))
         if kept is None:
             return []
@@ -170,8 +172,8 @@ class Auditor:
     # ---- the check -------------------------------------------------------------------------
 
     def check(self, round: int, part: int, payload: memoryview, sizes: Sequence[int]) -> str:
-        """What is wrong with a shown sum, as a sentence; empty: nothing. Raises NotShown for bytes that the result
-        does not name."""
+        """A sentence that says what is wrong with a shown sum; empty: nothing. Raises NotShown if the bytes do not
+        match the result's digests."""
         entry = self._entries[round, part]
         told, exchange, one = entry.result, self.exchange, self.plan.parts[part]
         count, who = len(segments(one)), told.contributors

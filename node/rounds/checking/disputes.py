@@ -1,8 +1,8 @@
-"""Members that tell different members different things: who signed two contributions or two results, whose chain
-differs.
+"""Equivocation: members that sign two different contributions or results, and members whose chain differs.
 
-Everybody who finds two signatures under different words for the same part names their signer, and shows both to the
-others, who look for themselves (signed.py, receipts.py). Without signers nobody can show who said what.
+A member that finds two signatures of one signer for the same part with different content reports the signer, and shows
+both signatures to the other members, who check them too (signed.py, receipts.py). Without signers nothing can be
+proven.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ class Disputes:
         plan = rounds.plan
         self._rounds, self._outlet, self._clock = rounds, outlet, clock
         self.signer = signer if plan.pattern == "all_to_all" and len(plan.members) > 2 else None
-        """What signs this node's contributions, where a member could send others different ones."""
+        """Signs this node's contributions, in patterns in which a member could send different ones to different
+        members."""
         if self.signer is not None:
             rounds.vouch = self._vouches
         self.receipts: Receipts | None = None
-        """What publishers have signed, where there are more than two members."""
+        """The receipts of publishers' results, if there are more than two members."""
         if signer is not None and len(plan.members) > 2:
             self.receipts = Receipts(signer, plan, rounds.me)
             rounds.attest = self.receipts.attests
         self._first_signed = 0
-        """The round in which this node first contributed in this view; 0: in none yet."""
+        """The round in which this node first contributed in this view; 0: not yet."""
         self._apart: dict[str, tuple[str, float]] = {}
-        """Members whose chain differs: the sentence for the coordinator, and when it is to be sent."""
+        """Member whose chain differs -> (sentence for the coordinator, time at which to send it)."""
         self._told: set[str] = set()
-        """Members whose different chain was reported to the coordinator."""
+        """Members whose chain differs and was reported to the coordinator."""
         self._shown_to: set[str] = set()
         """Members that have this node's receipts."""
         self._equivocators: set[str] = set()
@@ -51,7 +52,7 @@ class Disputes:
             self._outlet.diverged(name, self._apart.pop(name)[0])
 
     def handle(self, sender: str, shown: data_pb2.Equivocation | data_pb2.Receipts, data: bytes) -> None:
-        """Another member shows what members or publishers have signed. ValueError: it makes no sense."""
+        """Another member shows signatures of members or publishers. ValueError: the message is not valid."""
         if isinstance(shown, data_pb2.Receipts):
             self._compare(sender, data, self._signed_receipts())
         elif shown.sizes:
@@ -73,7 +74,7 @@ class Disputes:
         self._first_signed = self._first_signed or (number if own else 0)
         if number == self._first_signed:
             return own
-        return {part: replace(sent, certificate=b"") for part, sent in own.items()}  # everybody has it, or asks
+        return {part: replace(sent, certificate=b"") for part, sent in own.items()}  # the others have it, or ask for it
 
     def learn(self, of: str, sent: Contribution) -> None:
         """A contribution of ``of`` has come, perhaps with its certificate."""
@@ -81,7 +82,7 @@ class Disputes:
             self.signer.learn(of, sent.certificate)
 
     def with_certificate(self, answer: SendContribution) -> SendContribution:
-        """A contribution that was asked for, perhaps by who does not know its member's certificate."""
+        """The answer to a request for a contribution, with its member's certificate, which the asker may lack."""
         if self.signer is None:
             return answer
         own = answer.of == self._rounds.me
@@ -124,7 +125,7 @@ class Disputes:
         return self.signer.vouches(plan.members[index], plan.section, round, part, sent)
 
     def show_proof(self, found: Equivocated) -> None:
-        """A member has sent different members different contributions: it is named, and the others are shown."""
+        """A member has signed two contributions to one part: report it, and show the signatures to the others."""
         liar, round = self._rounds.plan.members[found.of], self._rounds.applied + 1
         if not self._name_equivocator(liar, round, found.part, "contributions to"):
             return
@@ -142,7 +143,7 @@ class Disputes:
         self._show(liar, shown, tuple(sent.signature for sent in both))
 
     def _take_proof(self, sender: str, shown: data_pb2.Equivocation, both: bytes) -> None:
-        """Another member shows that one has signed two contributions to one part; ``both``: its signatures."""
+        """Another member shows that a member signed two contributions to one part; ``both``: the two signatures."""
         if self.signer is None:
             raise ValueError("nobody signs contributions here")
         liar, ends = self._accused(shown), list(shown.sizes)
@@ -160,15 +161,14 @@ class Disputes:
         self._outlet.refuse(sender, why, PROVEN)
 
     def _accused(self, shown: data_pb2.Equivocation) -> str:
-        """Empty where it says nobody, or nobody who is a member."""
+        """The name of the accused member; empty if the message names none."""
         members = self._rounds.plan.members
         return members[shown.of] if shown.HasField("of") and shown.of < len(members) else ""
 
     # ---- results: what their publishers signed is compared where histories differ -----------
 
     def differs(self, name: str, why: str) -> None:
-        """A member's chain differs. First it gets this node's receipts; if they explain nothing, the coordinator is
-        told."""
+        """A member's chain differs. Send it this node's receipts; if no proof results, `tick` tells the coordinator."""
         if self.receipts is None or name in self._told:
             self._outlet.diverged(name, why)
         elif name not in self._apart:
@@ -177,8 +177,8 @@ class Disputes:
                 self._show_receipts(name, self.receipts)
 
     def tell_next(self, part: int) -> None:
-        """Where one member publishes all of a round, the others hear nothing of each other: each tells its chain to
-        one other."""
+        """If one member publishes all parts of a round, the others exchange no messages; so each sends its chain to one
+        other member."""
         rounds = self._rounds
         publisher = rounds.plan.parts[part].publisher
         alone = all(one.publisher == publisher for one in rounds.parts)
@@ -196,7 +196,7 @@ class Disputes:
         self._outlet.send(to, data_pb2.Header(kind=data_pb2.RECEIPTS, receipts=body), (receipts.written(),))
 
     def _compare(self, sender: str, data: bytes, receipts: Receipts) -> None:
-        """Another member, whose history is another one, shows what publishers told it."""
+        """Another member, whose chain differs, shows its receipts of publishers' results: compare them with ours."""
         if sender not in self._rounds.plan.members:
             raise ValueError(f"{sender} is not a member of {self._rounds.plan.section}")
         if sender not in self._shown_to:
@@ -209,7 +209,7 @@ class Disputes:
             self.tick(self._clock())
 
     def _show_results(self, one: Receipt, other: Receipt, receipts: Receipts) -> None:
-        """A publisher has signed two results: it is named, and the others are shown."""
+        """A publisher has signed two results of one part: report it, and show both receipts to the others."""
         plan = self._rounds.plan
         liar = plan.parts[one.part].publisher
         if not self._name_equivocator(liar, one.round, one.part, "results of"):
@@ -234,7 +234,7 @@ class Disputes:
         self._outlet.refuse(sender, why, PROVEN)
 
     def _name_equivocator(self, liar: str, round: int, part: int, what: str) -> bool:
-        """Once in a view; whether it was the first time."""
+        """Report a member once per view. Returns whether this was the first time."""
         if liar in self._equivocators or liar == self._rounds.me:
             return False
         self._equivocators.add(liar)

@@ -1,12 +1,12 @@
-"""What one contribution to a round does to the loss: how members and spares judge each other by effect.
+"""The judge: members and spares measure what each other's contributions do to the loss.
 
-A judge takes some contributions c of a round, and of each contributor a few samples of the steps before it. It
-computes the loss of every such sample at g and at g + c / members: each contribution as if all had the same part of
-the mean. (By its part of the mean alone whoever trains few samples a step, for want of speed, would stand below the
-others.) So each contribution is seen on its own samples and on the others', and on each sample stands beside the
-others': what all have in common (hard samples, steps that are too long) cancels out. Two numbers follow. ``own``: how
-much more c lowers the loss of its own samples than others' contributions do; who did not train them has 0. ``held``:
-how much less it lowers the loss of the samples that it has not seen. Both in units of what is usual in the round.
+A judge takes some contributions c of a round, and for each contributor a few samples of the steps before the round. It
+computes the loss of every such sample at g and at g + c / members, that is, with equal weight for all contributions.
+(With the true weights, a slow node with a small share would score below the others.) So each contribution is measured
+on its own samples and on the others', and on each sample it is compared with the other contributions: common causes
+(hard samples, steps that are too long) cancel. Two numbers follow. ``own``: how much more c lowers the loss of its own
+samples than the other contributions do; 0 if its sender did not train on them. ``held``: how much less c lowers the
+loss of the samples that it has not seen. Both are in units of the round's usual value.
 
 The idea is Gauntlet's (Lidin et al., "Incentivizing Permissionless Distributed Learning of LLMs", 2025), which scores
 by held-out loss and by the difference to assigned data; here no node judges alone (membership/faults/judged.py).
@@ -35,25 +35,26 @@ from ..protocol.messages import Result
 from ..protocol.payloads import blobs_of, segment_at
 
 Placed = tuple[Tensor, Tensor, Tensor | None]
-"""Inputs, targets, and the place of each token in its document: see `Dataset.placed`."""
+"""(inputs, targets, places) of some samples: see `Dataset.placed`."""
 
 LIMIT = 2.0
-"""The largest size of a number that is reported: one odd sample is no proof."""
+"""Reported numbers are clipped to this magnitude, so that one odd sample proves nothing."""
 FEWEST = 4
-"""Members of which one can stand out from the others."""
+"""The fewest members of which one can be told from the others."""
 MOST_MEMBERS, MOST_SAMPLES, MOST_STEPS = 8, 8, 16
-"""Contributions of a round, samples of each contributor, and steps that these are of."""
+"""The most contributions of a round, samples per contributor, and steps from which the samples come."""
 NEAR = 0.1
-"""Fraction of the usual squared distance between two contributions below which they count as copies."""
+"""Two contributions count as copies if their squared distance is below this fraction of the usual one."""
 MOST_ROUNDS = 16
-"""Rounds that one request for a look may ask for, at most."""
+"""The most rounds for which the coordinator may order a look at one member."""
 
 
 def alike(products: Tensor) -> list[set[int]]:
-    """Of each contribution, which others are copies of it or it of them; ``products``: fp64 [n, n], of each two.
+    """For each contribution, the set of others of which it is a copy, or which are copies of it. ``products``: the
+    scalar products of all pairs, fp64 [n, n].
 
-    The members' samples differ, and so do honest contributions, all by about as much: who is nearer to another than a
-    third of what is usual has not trained.
+    Members train on different samples, so honest contributions differ, all by about as much: two that are much closer
+    than usual (COPIED) have not been trained independently.
     """
     count = len(products)
     squares = products.diagonal()
@@ -64,10 +65,11 @@ def alike(products: Tensor) -> list[set[int]]:
 
 def scores(gains: Sequence[Sequence[float]], same: Sequence[set[int]] = ()) -> list[tuple[float, float]]:
     """``own`` and ``held`` of each contributor, from ``gains[i][k]``: by how much contribution i lowers the mean loss
-    of the samples of contributor k. Empty where the round says nothing: too few are there, or nobody learnt of its own.
+    of the samples of contributor k. Empty if the round shows nothing: too few contributions, or no contribution lowers
+    the loss of its own samples more.
 
-    ``same``: as of ``alike``. A contribution does not stand beside its copies: they would hide that it is true, and one
-    another. Whose samples it lowers tells who trained it.
+    ``same``: from ``alike``. A contribution is not compared with its copies, which would hide its effect and each
+    other's. The samples whose loss it lowers show who trained it.
     """
     count = len(gains)
     if count < FEWEST:
@@ -100,19 +102,20 @@ class Samples(Protocol):
 
 @dataclass(frozen=True)
 class Extent:
-    """How many contributions a judge takes of a round, and how many samples of each contributor."""
+    """How many contributions of a round a judge takes, and how many samples per contributor."""
 
     members: int
     samples: int
 
     @property
     def cost(self) -> int:
-        """Samples computed forward: all of them with g, and with each of the contributions."""
+        """How many samples are computed forward: all of them at g, and at g plus each contribution."""
         return (self.members + 1) * self.members * self.samples
 
 
 def extent_of(members: int, budget: float) -> Extent:
-    """What fits into a ``budget`` of samples forward; the least is four contributions and a sample of each."""
+    """The largest extent within a ``budget`` of samples computed forward; at least FEWEST contributions and one sample
+    for each."""
     count = max(FEWEST, min(members, MOST_MEMBERS))
     while count > FEWEST and (count + 1) * count > budget:
         count -= 1
@@ -121,7 +124,7 @@ def extent_of(members: int, budget: float) -> Extent:
 
 @dataclass(frozen=True)
 class Seat:
-    """A place in a view from which rounds are judged: a member's, or a spare's that follows."""
+    """A place from which rounds of a view are judged: a member's, or that of a spare that follows."""
 
     context: NodeContext
     data: Callable[[], Samples]
@@ -129,12 +132,12 @@ class Seat:
     plan: Plan
     position: Position
     base: int
-    """The last round before the view."""
+    """The number of the last round before the view."""
     last_step: int
     """The run's."""
     spare: bool
     own_loop: bool
-    """A person's training loop computes the steps."""
+    """Whether a user's own training loop computes the steps."""
 
 
 class Judge:
@@ -144,7 +147,7 @@ class Judge:
         job, plan = seat.context.job, seat.plan
         self._seat, self._context = seat, seat.context
         self._interval, self._every, self._train = job.updates.interval, job.updates.period, job.train
-        # What a member computes between two rounds, in samples forward; a backward pass is two.
+        # A member's computation between two rounds, in samples forward (a backward pass counts as two).
         own = 3.0 * self._interval * job.train.batch / len(plan.pipelines)
         self._extent = extent_of(len(plan.pipelines), own)
         self._share = 1.0 if seat.spare else min(1.0, job.updates.judge * own / self._extent.cost)
@@ -152,13 +155,13 @@ class Judge:
         self._looked: dict[str, int] = {}
 
     def look(self, name: str, rounds: int) -> None:
-        """Judge a given member in each of the next rounds."""
+        """Judge the member ``name`` in each of the next ``rounds`` rounds."""
         self._looked = {name: min(rounds, MOST_ROUNDS)}
 
     def round(self, exchange: Exchange, number: int, results: Sequence[Result], sent: Sent) -> None:
-        """Judge a round whose result is about to be applied, if the dice or a look want it so.
+        """Judge a round whose result is about to be applied, at random or if a look was ordered.
 
-        Changes nothing but what the model computes with while it is judged. Raises ViewEnds.
+        Changes nothing except, during the judging, the weights that the model uses. Raises ViewEnds.
         """
         names, me = exchange.plan.members, self._context.name
         counted = [i for i in range(len(names)) if all(i in one.contributors for one in results)]
@@ -185,8 +188,8 @@ class Judge:
     # ---- inside ----------------------------------------------------------------------------
 
     def _samples(self, number: int) -> list[list[int]]:
-        """Of each pipeline the samples of the steps between a round of the view and the one before; of the last rounds,
-        which bring in what is left, none."""
+        """For each pipeline the samples of the steps between this round and the one before; empty for the last rounds,
+        which only send what is left."""
         position, train = self._seat.position, self._train
         begun = (position.step // self._interval + number - self._seat.base) * self._interval
         first = max(position.step, begun - self._every)
@@ -205,7 +208,7 @@ class Judge:
     def _gains(
         self, exchange: Exchange, results: Sequence[Result], sent: Sent, picked: dict[int, list[int]]
     ) -> list[list[float]]:
-        """By how much each contribution, all with the same weight, lowers the loss of each contributor's samples."""
+        """By how much each contribution, with equal weight, lowers the loss of each contributor's samples."""
         section, plan = exchange.section, exchange.plan
         data = [self._seat.data().placed(ids) for ids in picked.values()]
         weights = torch.empty_like(section.g)
@@ -222,7 +225,7 @@ class Judge:
         return gains
 
     def _products(self, exchange: Exchange, results: Sequence[Result], sent: Sent, who: Sequence[int]) -> Tensor:
-        """The scalar product of each two contributions, fp64 [n, n], segment by segment."""
+        """The scalar products of all pairs of contributions, fp64 [n, n], summed segment by segment."""
         plan = exchange.plan
         products = torch.zeros(len(who), len(who), dtype=torch.float64)
         for result in results:
@@ -240,12 +243,12 @@ class Judge:
         return products
 
     def _together(self, data: Sequence[Placed]) -> Iterator[Sequence[Placed]]:
-        """Batches that are computed at once: a few samples each by itself would leave most of a device idle."""
+        """Groups of batches that are computed at once, since a few samples alone would leave most of a device idle."""
         count = max(1, MOST_SAMPLES // max(len(inputs) for inputs, _, _ in data))
         yield from (data[first : first + count] for first in range(0, len(data), count))
 
     def _losses(self, weights: Tensor, data: Sequence[Placed]) -> list[float]:
-        """The mean loss of each batch with these weights, in fp32: differences are small."""
+        """The mean loss of each batch with ``weights``, computed in fp32, because the differences are small."""
         state, device = self._seat.state, self._context.device
         model = state.models[0]
         state.use(weights)
@@ -269,14 +272,14 @@ class Judge:
 
 
 def judge_of(seat: Seat) -> Judge | None:
-    """The judge of a place in a view; None where the job wants none, or nobody can judge there."""
+    """The judge of a place in a view; None if the job wants none, or if no node can judge in this view."""
     if not seat.context.job.updates.judge or cannot_judge(seat.plan, seat.own_loop):
         return None
     return Judge(seat)
 
 
 def cannot_judge(plan: Plan, own_loop: bool) -> str:
-    """Why contributions cannot be judged in a view; empty where they can. ``own_loop``: a person's training loop
+    """Why contributions cannot be judged in a view; empty if they can. ``own_loop``: a user's own training loop
     computes the steps."""
     if len(plan.stages) > 1:
         return f"the model is cut into {len(plan.stages)} stages, and no node alone can compute its loss"

@@ -1,10 +1,10 @@
-"""Who published what: publishers sign their results, and members whose histories differ show each other the signatures.
+"""Receipts: publishers sign their results, and members whose chains differ show each other the signatures.
 
-A publisher that sends one result to some members and another to the rest parts their histories, which shows in the next
-message that carries h. Then the two members exchange their *receipts*: what publishers have signed of each result of
-late. Two receipts of one publisher for one part of one round that differ prove that it said two things; they are shown
-to all. A signature is looked at when a result comes, so that each member holds one that proves what it was told, also
-where another member has handed the result on: who hands on what the publisher has not signed is refused.
+If a publisher sends one result to some members and another one to the rest, their chains differ, which shows in the
+next message that carries the chain h. The two members then exchange their *receipts*: the publishers' signatures of
+recent results. Two different receipts of one publisher for one part of one round prove its lie; they are shown to all
+members. A signature is checked when a result arrives, also from another member that hands the result on: a result
+without a valid signature is refused, so each member holds proof of what it was sent.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ..protocol.messages import Result, RoundPlan, what_counts
 from .signed import Signer
 
 REMEMBERED = 64
-"""Rounds whose receipts are kept: the content of each block goes into h as often."""
+"""Receipts are kept for so many rounds, within which the content of each block enters h once."""
 PATIENCE_S = 5.0
-"""Seconds for the other member's receipts, and after a proof for the coordinator to act on it, before it hears that
-histories differ: the view that it begins then ends what could still be shown."""
+"""Seconds before the coordinator is told that chains differ: time for the other member's receipts, or after a proof for
+the coordinator to act on that. The coordinator then begins a new view, in which nothing of this one can be proven."""
 _RECORD = struct.Struct("<QI32s64s")
 PROOF_BYTES = 2 * _RECORD.size
 """Bytes of two receipts."""
@@ -34,7 +34,7 @@ class Receipt(NamedTuple):
     round: int
     part: int
     said: bytes
-    """Digest of all that the result says, 32 bytes."""
+    """Digest of the result's whole content, 32 bytes."""
     signature: bytes
 
     @classmethod
@@ -46,13 +46,13 @@ class Receipt(NamedTuple):
 
 
 def said_in(result: Result) -> bytes:
-    """A digest of everything that a result says; its payload is in there by its own digest."""
+    """A digest of a result's whole content (of its payload, by the payload's digest)."""
     words = (what_counts(result), len(result.contributors), len(result.factors), result.sizes)
     return hashlib.sha256(repr(words).encode()).digest()
 
 
 def read(data: bytes) -> Iterator[Receipt]:
-    """Receipts as they came. Raises ValueError for bytes that are none."""
+    """Decode receipts. Raises ValueError for bytes of another length."""
     if len(data) % _RECORD.size:
         raise ValueError(f"{len(data)} bytes are no receipts")
     for fields in _RECORD.iter_unpack(data):
@@ -71,7 +71,7 @@ class Receipts:
     # ---- what is published and what comes --------------------------------------------------
 
     def signed(self, round: int, result: Result) -> Result:
-        """This node's result with its signature; with its certificate, until everybody has applied a round with it."""
+        """This node's result with its signature, and in its first round of the view also with its certificate."""
         if self._first is None:
             self._first = round
         signature = self._signer.attestation(self._me, self._plan.section, round, result.part, said_in(result))
@@ -85,7 +85,7 @@ class Receipts:
         return self._is_signed(Receipt.of(round, result), result.certificate)
 
     def staged(self, round: int, result: Result) -> None:
-        """This node holds a result whose signature it has looked at."""
+        """Keep the receipt of a staged result, whose signature has been checked."""
         if result.signature:
             self._held.setdefault((round, result.part), Receipt.of(round, result))
 
@@ -100,12 +100,12 @@ class Receipts:
         return b"".join(self._held[key].written() for key in sorted(self._held))
 
     def lies(self, theirs: Iterable[Receipt]) -> Iterator[tuple[Receipt, Receipt]]:
-        """Where another member was told something else than this node: both receipts, the first one of each publisher.
+        """(own receipt, other member's receipt) where they differ, at most one pair for each publisher.
 
         Raises:
-            ValueError: it shows what its publisher has not signed.
+            ValueError: a shown receipt has no valid signature of its publisher.
         """
-        found = {self._me}  # what others say of it, its own key would have signed
+        found = {self._me}  # not this node's own results
         for other in theirs:
             own = self._held.get((other.round, other.part))
             if own is None or own.said == other.said or self._plan.parts[other.part].publisher in found:

@@ -1,4 +1,4 @@
-"""The messages of audits (audit.py): publishers show how they came to a sum, and a wrong one is reported."""
+"""The messages of audits (audit.py): a publisher shows the terms of a sum; a wrong sum is reported and passed on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ShownSums:
         self._auditor, self._plan, self._me, self._outlet = auditor, plan, me, outlet
 
     def show(self, to: str, round: int, part: int) -> None:
-        """Show ``to`` what this node's sum was made of."""
+        """Send ``to`` the terms of this node's sum."""
         pieces = self._auditor.shown(round, part)
         if pieces and to in self._plan.members:
             sizes = [len(piece) for piece in pieces]
@@ -23,7 +23,7 @@ class ShownSums:
             self._outlet.send(to, data_pb2.Header(kind=data_pb2.AUDIT, audit=body), pieces)
 
     def judge(self, sender: str, shown: data_pb2.Audit, payload: memoryview) -> None:
-        """A publisher shows how it came to a sum; or another member says that it lied, and shows the same."""
+        """Check the terms of a sum, sent by its publisher, or by another member as evidence that the publisher lied."""
         plan, refuse, (round, part) = self._plan, self._outlet.refuse, (shown.round, shown.part)
         if sender not in plan.members or part >= len(plan.parts):
             refuse(sender, f"it shows a part {part} of {plan.section} that it has nothing to do with")
@@ -31,7 +31,7 @@ class ShownSums:
         publisher, auditor = plan.parts[part].publisher, self._auditor
         answer = sender == publisher
         if not (auditor.answered(sender, round, part) if answer else auditor.first_time(sender, round, part)):
-            return  # perhaps asked in an earlier life of the link; evidence of what is forgotten proves nothing
+            return  # not asked for in this view, or evidence about a result that this node has dropped
         try:
             lie, why = auditor.check(round, part, payload, shown.sizes), "what it shows holds"
         except NotShown as problem:

@@ -1,15 +1,15 @@
-"""Who contributed what, so that others can check it: members sign contributions with the key of their certificate.
+"""Signed contributions: members sign them with the key of their certificate, so that others can prove who sent what.
 
-In all-to-all a member might send one contribution to the publisher and another to the rest. Two signed contributions of
-one member to one part of a round prove that it did, to everybody who trusts the run's CA of nodes: what is signed is
-the run, the view, the member's session, the section, the round, the part and the contribution's digest. A member signs
-once for each part and round. A signature is looked at by the publisher, and elsewhere only where two contributions
-differ (``machine.py``), so an honest round costs one signature, and the publisher one check for each member. What
-publishers sign is in ``receipts.py``.
+In all-to-all a member might send one contribution to the publisher and another to the rest. Two different signed
+contributions of one member to one part of a round prove this to every node that trusts the run's CA of nodes. The
+signature covers the run, the view, the member's session, the section, the round, the part and the contribution's
+digest. A member signs once for each part and round. The publisher checks signatures, other members only if two
+contributions differ (``protocol/contributions.py``); so an honest round costs each member one signature, and the
+publisher one check per member. Publishers' signatures are in ``receipts.py``.
 
-The certificate is six times as long as the signature, so it goes with what a member first contributes in a view, and
-with everything that was asked for. Everybody remembers it when it comes. Who does not know it asks for the
-contribution; what comes without it then is refused.
+The certificate is six times as long as the signature, so it is sent only with a member's first contribution in a view,
+and with every contribution that was asked for. All members remember it. A member that lacks it asks for the
+contribution; an answer without the certificate is refused.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ...device.identity import Identity
 from ..protocol.messages import Contribution
 
 LONGEST = 4096
-"""Bytes of a certificate, at most."""
+"""The most bytes of a certificate."""
 KNOWN = 4
-"""Certificates that are remembered of each member: it has another one every day."""
+"""How many certificates of each member are remembered; a member gets a new one every day."""
 
 
 class Signer:
-    """Signs as one member, and checks what the others of a view have signed."""
+    """Signs for one member, and checks signatures of the view's other members."""
 
     def __init__(self, identity: Identity, view: int, sessions: Mapping[str, str]) -> None:
         """``sessions``: the session of each member of the view."""
@@ -54,8 +54,8 @@ class Signer:
         return replace(sent, signature=self._key.sign(said, ec.ECDSA(hashes.SHA256())), certificate=self.certificate)
 
     def vouches(self, member: str, section: str, round: int, part: int, sent: Contribution) -> bool | None:
-        """Whether ``member`` has signed that this is what it contributes. Without a certificate: by the last good one
-        of its that came; None: none has."""
+        """Whether ``member`` has signed this contribution. If it came without a certificate, the member's last valid
+        one is used; None: none is known."""
         certificate = sent.certificate or self.known_certificate(member)
         if not certificate:
             return None
@@ -70,7 +70,7 @@ class Signer:
         return True
 
     def attestation(self, me: str, section: str, round: int, part: int, said: bytes) -> bytes:
-        """This member's signature, 64 bytes, of what it says in a result; ``said``: a digest, 32 bytes."""
+        """This member's signature, 64 bytes, of a result; ``said``: the digest of the result's content, 32 bytes."""
         words = self._words("result", me, section, round, part, said.hex())
         r, s = decode_dss_signature(self._key.sign(words, ec.ECDSA(hashes.SHA256())))
         return r.to_bytes(32, "big") + s.to_bytes(32, "big")
@@ -86,7 +86,7 @@ class Signer:
         signature: bytes,
         certificate: bytes = b"",
     ) -> bool:
-        """Whether ``member`` has signed that. Without a certificate: by the last good one of its that came."""
+        """Whether ``signature`` is that of ``member`` under a result; ``certificate``: empty: the last valid one."""
         key = self._key_of(member, certificate or self.known_certificate(member))
         if key is None or len(signature) != 64:
             return False
@@ -98,11 +98,11 @@ class Signer:
         return True
 
     def learn(self, member: str, certificate: bytes) -> None:
-        """Remember a certificate of ``member``, if it is one."""
+        """Remember a certificate of ``member``, if it is valid."""
         self._key_of(member, certificate)
 
     def known_certificate(self, member: str) -> bytes:
-        """The last good certificate of a member that came; empty: none has."""
+        """The last valid certificate that came of a member; empty: none."""
         return self._latest.get(member, b"")
 
     def _said(self, member: str, section: str, round: int, part: int, digest: int) -> bytes:
@@ -114,7 +114,7 @@ class Signer:
         return "\n".join(map(str, words)).encode()
 
     def _key_of(self, member: str, certificate: bytes) -> ec.EllipticCurvePublicKey | None:
-        """The key in a certificate, if the run's CA made it for this member."""
+        """The public key in a certificate; None unless the run's CA issued it for this member."""
         known = self._keys.get((member, certificate))
         if known is not None:
             self._latest[member] = certificate

@@ -1,4 +1,4 @@
-"""What a member asks for, and whom, when something of a round does not arrive."""
+"""Requests for missing messages of a round: what a member asks for, and whom it asks."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from .messages import AskContribution, AskResult, Effect, Part, Refuse
 from .standing import Standing
 
 ASK_AGAIN_SECONDS = 5.0
-"""Seconds before what is missing is asked for, doubled with each time. Links are reliable: this is for what a
-broken connection lost, and must not send bulk twice over a slow link."""
+"""Seconds before a member asks for what is missing, doubled each time. Links are reliable: requests are for messages
+that a broken connection lost, and must not make bulk travel twice over a slow link."""
 LONGEST_ASK_SECONDS = 60.0
-"""The longest wait between two requests: asking once an hour would be no better than never asking."""
+"""The most seconds between two requests."""
 
 
 def ask(mine: Standing, now: float, sending: bool = False) -> list[Effect]:
-    """Ask for everything that is missing. A result is asked of one member: the part's publisher first, then the
-    others in turn. Contributions that this node adds up are asked of those who have not sent them. Where only the
-    word that somebody holds a result is missing, the result is sent to everybody again, unless something is still on
-    its way (``sending``)."""
+    """Ask for all that is missing. A result is asked of one member: first of the part's publisher, then of the others
+    in turn. Contributions that this node adds up are asked of the members that have not sent them. If only the
+    confirmation that another member holds a result is missing, the result is sent to all again, unless messages of this
+    node are still being sent (``sending``)."""
     if mine.open is None:
         return []
     effects: list[Effect] = []
@@ -33,7 +33,7 @@ def ask(mine: Standing, now: float, sending: bool = False) -> list[Effect]:
         late = mine.open.unmatched.get(part.index)
         if late is not None:
             disputed = any((part.index, index) in mine.open.disputed for index in mine.missing(late))
-            if disputed and turn >= len(sources):  # a contribution may take long to come
+            if disputed and turn >= len(sources):  # only after a whole turn: a contribution may take long
                 effects.append(_unshown(mine, part))
             effects += [AskContribution(source, part.index, index) for index in mine.missing(late)]
         elif part.index not in mine.open.results and part.publisher != mine.me:
@@ -42,7 +42,7 @@ def ask(mine: Standing, now: float, sending: bool = False) -> list[Effect]:
 
 
 def _ask_for_terms(mine: Standing, part: Part, sending: bool) -> list[Effect]:
-    """Ask for what this node lacks to add a part up, or to know that its sum cannot be lost."""
+    """Ask for the contributions that this node lacks to sum a part, or for the confirmation that the sum is safe."""
     current = mine.current()
     if not mine.takes(part):
         return []
@@ -60,6 +60,6 @@ def _ask_for_terms(mine: Standing, part: Part, sending: bool) -> list[Effect]:
 
 
 def _unshown(mine: Standing, part: Part) -> Refuse:
-    """Refuse a publisher that has had time to show what it counted and has not."""
+    """Refuse a publisher that has not shown, in good time, a contribution that it counted."""
     why = f"{part.publisher} counted another contribution to part {part.index} than came here, and does not show it"
     return Refuse(part.publisher, why)

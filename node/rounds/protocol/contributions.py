@@ -1,4 +1,4 @@
-"""Whether a contribution that came may count, and what to do where it may not."""
+"""Whether an arrived contribution may count, and what to do if not."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .standing import Standing
 def take(
     mine: Standing, sender: str, of: str, part: int, chain: int, sent: Contribution, *, now: float
 ) -> list[Effect]:
-    """A contribution of ``of`` to the open round, which ``sender`` has sent; ``mine``: where this node stands.
+    """Take a contribution of member ``of`` to the open round, sent by ``sender``. ``mine``: this node's state.
 
-    All-to-all: every contribution is signed. A signature is looked at where it may matter: by the publisher, of what
-    another passes on, and where two contributions differ.
+    In all-to-all every contribution is signed. A signature is checked only where it may matter: by the publisher, on a
+    contribution that another member passes on, and if two contributions differ.
     """
     current = mine.current()
     if chain != mine.chain:
@@ -33,7 +33,7 @@ def take(
             return wrong
     current.contributions[key] = sent
     if not mine.plan.followed and len({index for _, index in current.contributions}) == len(mine.plan.members):
-        mine.log = []  # who sends something of this round has applied those before it
+        mine.log = []  # members that send messages of this round have applied all earlier ones
     mine.measure(mine.plan.parts[part], now)
     effects = _second(mine, sender, key, current.disputed.pop(key), sent) if key in current.disputed else []
     if wanted is not None and not mine.missing(wanted):
@@ -44,8 +44,8 @@ def take(
 
 
 def _looked_at(mine: Standing, sender: str, key: tuple[int, int], sent: Contribution) -> list[Effect]:
-    """Nothing, if its member has signed what came. Where that cannot be told, what came counts for nothing, and is
-    asked for with the certificate; whoever passes on another's has to know it."""
+    """Check the signature of a contribution. Empty: it is valid. If the certificate is unknown, the contribution does
+    not count and is asked for with the certificate; a member that passes on another's must send the certificate too."""
     (part, index), current = key, mine.current()
     of, vouched = mine.plan.members[index], mine.vouched(index, current.number, part, sent)
     if vouched is None and sender == of and key not in current.unknown:
@@ -60,8 +60,8 @@ def _unsigned(mine: Standing, sender: str, of: str) -> Refuse:
 
 
 def _unlisted(mine: Standing, sender: str, key: tuple[int, int], sent: Contribution) -> list[Effect]:
-    """A contribution other than the one that the publisher counted: whose fault it is shows once that one has
-    arrived."""
+    """A contribution differs from the one that the publisher counted. Which of the two nodes is at fault shows when the
+    counted one has arrived."""
     of, current = mine.plan.members[key[1]], mine.current()
     if mine.vouch is None:
         return [Refuse(sender, f"the contribution of {of} is not the one that the publisher counted")]
@@ -73,8 +73,8 @@ def _unlisted(mine: Standing, sender: str, key: tuple[int, int], sent: Contribut
 
 
 def _second(mine: Standing, sender: str, key: tuple[int, int], held: Contribution, sent: Contribution) -> list[Effect]:
-    """Two different contributions of one member to one part. One that another member passed on was checked when it
-    came."""
+    """Two different contributions of one member to one part arrived. One that another member passed on has been checked
+    already."""
     of, number = mine.plan.members[key[1]], mine.current().number
     if mine.vouch is None or of == mine.me:
         return [Refuse(sender, f"two different contributions of {of} to round {number}")]

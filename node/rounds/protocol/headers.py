@@ -1,4 +1,4 @@
-"""Contributions and results as messages: the fields that go in the header; the payload travels beside it."""
+"""Headers of messages with contributions and results; the payload travels beside the header."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .payloads import received
 def contribution_header(
     section: str, round: int, part: int, chain: int, sent: Contribution, *, of: int | None = None, request: int = 0
 ) -> data_pb2.Header:
-    """The header of a contribution. ``chain``: h of the round before. ``of``: the member (index) whose it is, where
-    another one passes it on. ``request``: the request that it answers, of ``RoundLog``."""
+    """The header of a contribution. ``chain``: the chain h after the round before. ``of``: the contribution's member
+    (index), if another one passes it on. ``request``: the number of the request to ``RoundLog`` that it answers."""
     body = data_pb2.Contribution(
         section=section,
         round=round,
@@ -33,8 +33,8 @@ def received_contribution(body: data_pb2.Contribution, payload: memoryview) -> C
 
 
 def result_header(section: str, round: int, chain: int, result: Result, request: int = 0) -> data_pb2.Header:
-    """The header of a result. ``chain``: h of the round before. ``request``: the request that it answers, of
-    ``RoundLog``."""
+    """The header of a result. ``chain``: the chain h after the round before. ``request``: the number of the request to
+    ``RoundLog`` that it answers."""
     body = data_pb2.Result(
         section=section,
         round=round,

@@ -1,15 +1,15 @@
 """The protocol of a round as a pure state machine: messages and times in, effects out.
 
-One object for each section (the parameters that one group shares) and view. It decides who is counted, what is
-staged, what is asked again and when the round may be applied; it never touches a tensor or a socket. Payloads
-pass through it unread. ``docs/rounds.md`` tells the protocol as a story.
+There is one object for each section (the parameters that one group shares) and view. It decides which members are
+counted, which results are staged, what is asked for again, and when the round may be applied. It never uses a tensor or
+a socket; payloads pass through it unread. ``docs/rounds.md`` explains the protocol.
 
-Four patterns. ``publishers``: every part of the vector has a publisher; members send it their contribution, it
-publishes the encoded sum. ``all_to_all``: everybody sends everything to everybody, and the publisher publishes
-only who is counted, with the digests of what they sent. ``phases``: like ``publishers``, several times in one round;
-a phase is a part of its own, and those who were counted in the first have to be in all. ``two_level``: like
-``publishers``, but far members send to one of their region (the part's *taker* there), which sends the publisher the
-region's sum and hands the result on to them.
+There are four patterns. ``publishers``: every part of the vector has a publisher; members send it their contributions,
+and it publishes the encoded sum. ``all_to_all``: each member sends its contributions to all others, and the publisher
+publishes only which members are counted, with the digests of their contributions. ``phases``: like ``publishers``,
+several times in one round; each phase is a separate part, and the members counted in the first phase must be in all.
+``two_level``: like ``publishers``, but distant members send to one member of their region (the part's *taker* there),
+which sends the publisher the region's sum, and hands the result on to its region.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ class Rounds(Standing):
     """A section's rounds in one view, seen by one member: each event returns effects."""
 
     def begin(self, own: dict[int, Contribution], now: float) -> list[Effect]:
-        """Open the next round with this node's contribution of every part."""
+        """Open the next round with this node's contribution to every part."""
         if self.open is not None:
             raise RuntimeError(f"round {self.open.number} of {self.plan.section} is still open")
         self.open = OpenRound(self.applied + 1, now, ask_at=now + ASK_AGAIN_SECONDS)
@@ -39,7 +39,7 @@ class Rounds(Standing):
         return effects + self.progress(now)
 
     def decided(self, part: int, result: Result, now: float) -> list[Effect]:
-        """Take the sum that ``Decide`` asked for. From here on the result is published and cannot change."""
+        """Take the sum that ``Decide`` asked for. From now on the result is published and cannot change."""
         if self.open is None:
             raise RuntimeError("no open round")
         if self.plan.pattern != "all_to_all" and self.plan.phases == 1:  # what was summed is not needed again
@@ -83,7 +83,8 @@ class Rounds(Standing):
     def contribution(
         self, sender: str, of: str, number: int, part: int, chain: int, sent: Contribution, *, now: float
     ) -> list[Effect]:
-        """A contribution of member ``of``, handed over by ``sender`` (the same but for answers to a request)."""
+        """A contribution of member ``of`` has arrived from ``sender`` (another member only as an answer to a
+        request)."""
         if sender not in self.index or of not in self.index:
             return [Refuse(sender, f"{of} is not a member of {self.plan.section}")]
         if not self.travels(part, number):
@@ -91,7 +92,7 @@ class Rounds(Standing):
         if self.plan.pattern != "all_to_all" and self.plan.parts[part].taker(self.index[of]) != self.me:
             return [Refuse(sender, f"part {part} of {self.plan.section} is not published here")]
         if number <= self.applied:
-            return []  # late: its sender was not counted and keeps what it sent
+            return []  # late: its sender was not counted and sends its update again
         if self.open is None or number != self.open.number:
             take = partial(contributions.take, self, sender, of, part, chain, sent)
             early = Early(sender, number, part, (of, chain, sent.digest), lambda then: take(now=then))
@@ -99,7 +100,8 @@ class Rounds(Standing):
         return contributions.take(self, sender, of, part, chain, sent, now=now) + self.progress(now)
 
     def result(self, sender: str, number: int, chain: int, result: Result, now: float) -> list[Effect]:
-        """A published result, from its publisher, its taker here or a member that was asked; or a region's sum."""
+        """A result has arrived, from its publisher, this region's taker or a member that was asked; or a region's
+        sum."""
         if sender not in self.index:
             return [Refuse(sender, f"{sender} is not a member of {self.plan.section}")]
         if not self.travels(result.part, number):
@@ -131,7 +133,7 @@ class Rounds(Standing):
         if sender not in self.index:
             return [Refuse(sender, f"{sender} is not a member of {self.plan.section}")]
         if self.open is not None and number == self.open.number:
-            # Who publishes the result itself wants the sum of this node's region.
+            # The part's publisher asks for the sum of this node's region.
             publishes = part < len(self.plan.parts) and self.plan.parts[part].publisher == sender
             source = self.open.handed if publishes else self.open.results
             if part in source:
@@ -142,7 +144,7 @@ class Rounds(Standing):
         return []
 
     def contribution_wanted(self, sender: str, number: int, part: int, of: int) -> list[SendContribution]:
-        """A member lacks a contribution that a result lists."""
+        """A member asks for a contribution that a result lists."""
         sources = [(applied.chain, applied.contributions) for applied in self.log if applied.round == number]
         if self.open is not None and self.open.number == number:
             sources.append((self.chain, self.open.contributions))
@@ -161,7 +163,7 @@ class Rounds(Standing):
         return effects + asking.ask(self, now, sending)
 
     def is_applied_elsewhere(self) -> list[Effect]:
-        """Some member has applied the open round: its results can no longer be lost."""
+        """Another member has applied the open round: its results can no longer be lost."""
         if self.open is None:
             return []
         for part in self.parts:
@@ -170,19 +172,19 @@ class Rounds(Standing):
         return self.progress(self.open.begun)
 
     def _may_be_lacked(self, done: OpenRound, part: int) -> bool:
-        """Whether a member may still ask for a result of a round: its publisher was told by those who hold it."""
+        """Whether a member may still ask for a result of a round: not all have told its publisher that they hold it."""
         return bool(self.index.keys() - {self.me, self.plan.parts[part].publisher, *done.held.get(part, ())})
 
     def _keep_early(self, message: Early) -> list[Effect]:
-        """A message of a round that this node has not begun.
+        """Keep a message of a round that this node has not begun.
 
-        A member may be ahead: it has applied the round that is still open here, or some that went on without this node.
+        Its sender is ahead: it has applied the round that is still open here, or rounds that went on without this node.
         """
         why = self.early.keep(message, self.applied)
         return [Refuse(message.sender, why)] if why else self.is_applied_elsewhere()
 
     def _offer(self, part: Part, own: Contribution) -> list[Effect]:
-        """This node's contribution of a part, to itself and to those who need it."""
+        """Store this node's contribution to a part, and send it to the members that need it."""
         current = self.current()
         current.contributions[part.index, self.index[self.me]] = own
         receivers = self.plan.members if self.plan.pattern == "all_to_all" else (part.taker(self.index[self.me]),)

@@ -1,4 +1,4 @@
-"""What a round is made of: the plan that a view fixes, what members send, and what the protocol asks to be done."""
+"""The data types of rounds: a view's plan of them, the messages of members, and the effects of the protocol."""
 
 import math
 from collections.abc import Sequence
@@ -17,13 +17,14 @@ class Part:
     fragment: int = 0
     """The fragment that it belongs to: it travels in that fragment's rounds."""
     phase: int = 0
-    """Rounds in phases: the phase of this part; the part one index before is the same range in the phase before."""
+    """Rounds in phases: the phase of this part; the part with the preceding index is the same range in the phase
+    before."""
     takers: tuple[str, ...] = ()
-    """Two levels: for each member, the index of who adds up what it sends: a member of its region, or the publisher.
-    Empty: the publisher for all."""
+    """Two levels: for each member (by index), the name of its taker: a member of its region, or the publisher. Empty:
+    the publisher for all."""
 
     def taker(self, member: int) -> str:
-        """Who adds up what a member (by index) sends of this part."""
+        """The name of the node that adds up the contribution of a member (by index) to this part."""
         return self.takers[member] if self.takers else self.publisher
 
     @property
@@ -34,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What a view fixes about a section's rounds."""
+    """A view's plan of a section's rounds."""
 
     section: str
     members: tuple[str, ...]
@@ -48,15 +49,15 @@ class RoundPlan:
     rounds."""
     phases: int = 1
     dense_rounds: int = 0
-    """The first rounds go without a codec, and so in one phase."""
+    """The number of first rounds that go uncompressed, and so in one phase."""
     whole: bool = False
-    """Only the sum over all members means anything (node/rounds/arithmetic/ways/masked.py): rounds have no deadline."""
+    """Whether only the sum over all members has a meaning (masked contributions): rounds then have no deadline."""
     followed: bool = False
-    """Whether spares follow: then members keep recent rounds, up to a quarter of the section's bytes."""
+    """Whether spares follow: members then keep recent rounds, up to a quarter of the section's bytes."""
 
     closes_after: float = math.inf
-    """The last round that is an outer step. Later ones bring in what is left at the run's end, in one phase whatever
-    the codec."""
+    """The last round with an outer step. Later rounds, at the run's end, only send what is left, in one phase with any
+    codec."""
 
     def name_of(self, index: int) -> str:
         """A member's name; empty for an index that no member has."""
@@ -73,7 +74,7 @@ class RoundPlan:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a member sent for a part: the bytes, the sizes of their blobs, and their digest."""
+    """A member's contribution to a part: the bytes, the sizes of their blobs, and their digest."""
 
     payload: Any
     sizes: tuple[int, ...]
@@ -81,14 +82,14 @@ class Contribution:
     signature: bytes = b""
     """All-to-all: its sender's signature of this contribution (node/rounds/checking/signed.py)."""
     certificate: bytes = b""
-    """Its sender's certificate, DER; empty where the receiver should know it."""
+    """Its sender's certificate, DER; empty if the receiver should know it."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A publisher's decision about a part: who is counted (indices into members) and, with publishers, the sum.
+    """A publisher's decision about a part: which members are counted (indices), and, with publishers, the sum.
 
-    Two levels: also what a region's taker sends the publisher, the sum over its region.
+    In two levels also the sum over a region, which the region's taker sends the publisher.
     """
 
     part: int
@@ -98,7 +99,7 @@ class Result:
     sizes: tuple[int, ...] = ()
     digest: int = 0
     error: int = 0
-    """Digest of the publisher's server error once this result counts; 0: it has none."""
+    """Digest of the publisher's server error after this result; 0: it has none."""
     factors: tuple[float, ...] = ()
     """With publishers and a robust average: the factor of each contributor (node/rounds/arithmetic/robust.py)."""
     signature: bytes = b""
@@ -108,7 +109,7 @@ class Result:
 
 
 def what_counts(result: Result) -> tuple[int, ...]:
-    """Everything that a publisher said in a result, as whole numbers: it goes into the chain."""
+    """All content of a result as integers, which enter the chain."""
     factors = [int(factor * 2**32) for factor in result.factors]
     return (*result.contributors, *result.digests, result.digest, result.error, *factors)
 
@@ -118,11 +119,11 @@ class SendContribution:
     to: str
     round: int
     chain: int
-    """h of the round before."""
+    """The chain h after the round before."""
     part: int
     contribution: Contribution
     of: str
-    """Whose contribution it is: in all-to-all a peer may pass on another's."""
+    """The member whose contribution it is: in all-to-all a member may pass on another's."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class AskContribution:
 
 @dataclass(frozen=True)
 class Decide:
-    """This node takes the part: sum what these members sent, then call ``decided``."""
+    """This node is to sum a part: sum these contributions, then call ``decided``."""
 
     part: int
     contributions: tuple[tuple[int, Contribution], ...]
@@ -171,26 +172,26 @@ class Advance:
 
 @dataclass(frozen=True)
 class Complete:
-    """Every result is here and none can be lost: the round may be applied."""
+    """All results are here, and none can be lost any more: the round may be applied."""
 
     round: int
 
 
 @dataclass(frozen=True)
 class Refuse:
-    """A message that must not count. ``why`` names what was wrong with it."""
+    """Refuse a message. ``why``: what is wrong with it."""
 
     sender: str
     why: str
     diverged: bool = False
-    """The sender's chain of this section differs: one of the two nodes has to be repaired."""
+    """Whether the sender's chain of this section differs: then one of the two nodes is wrong."""
     blocks: bool = False
-    """The round cannot go on with it."""
+    """Whether the round cannot go on because of it."""
 
 
 @dataclass(frozen=True)
 class Equivocated:
-    """A member has signed two contributions of one part. Whoever sees both knows it: they are shown to the others."""
+    """A member has signed two different contributions to one part: show both to the other members, as proof."""
 
     part: int
     of: int
@@ -222,5 +223,5 @@ Effect = (
 
 
 def digests_of(results: Sequence[Result]) -> list[int]:
-    """The numbers of a round's results, in part order, that go into the chain."""
+    """The integers of a round's results, in part order, that enter the chain."""
     return [word for result in results for word in what_counts(result)]

@@ -1,5 +1,5 @@
-"""What a member knows of a section's rounds: the open one, early messages of later ones, and the last that were
-applied."""
+"""The rounds of a section that a member keeps: the open one, early messages of later ones, and the last applied
+ones."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from statistics import median
 from .messages import Contribution, Effect, Result
 
 KEPT_ROUNDS = 3
-"""Applied rounds whose results a node keeps for members that have not applied them yet. A publisher waits for a
-member that has missed one fewer than this: further behind, nobody could help it."""
+"""A node keeps the results of so many applied rounds, for members that have not applied them yet. A publisher waits for
+a member that has missed one round fewer than this: if it were further behind, no node could help it."""
 EARLY = 4 * KEPT_ROUNDS
-"""Messages of one member and part for rounds that have not begun, which wait for them."""
+"""The most waiting messages, per member and part, of rounds that have not begun."""
 LEAST_LOG = 4 << 20
-"""Bytes of rounds that a followed section keeps, however small it is."""
+"""The least number of bytes that a followed section may use to keep rounds."""
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Applied:
 
     round: int
     chain: int
-    """h of the round before it."""
+    """The chain h after the round before it."""
     results: dict[int, Result]
     contributions: dict[tuple[int, int], Contribution]
 
@@ -48,9 +48,10 @@ class OpenRound:
     unmatched: dict[int, Result] = field(default_factory=dict)
     """All-to-all results that list a contribution which has not arrived."""
     disputed: dict[tuple[int, int], Contribution] = field(default_factory=dict)
-    """All-to-all: what came instead of a listed contribution."""
+    """All-to-all: contributions that differ from the ones listed in a result."""
     unknown: set[tuple[int, int]] = field(default_factory=set)
-    """All-to-all: contributions that came without a certificate that this node needs. The answer has to have it."""
+    """All-to-all: contributions that came without a certificate, of members whose certificate is unknown here. They
+    were asked for; the answer must have the certificate."""
     deciding: set[int] = field(default_factory=set)
     handed: dict[int, Result] = field(default_factory=dict)
     """Two levels: the sum of this node's region for each part that it takes and another publishes."""
@@ -73,8 +74,8 @@ class Early:
 
 
 class EarlyMessages:
-    """Messages that wait until this node begins their rounds. Each member has a limit of its own, so that none takes
-    another's room."""
+    """Messages that wait until this node begins their rounds. The number is limited for each member separately, so that
+    none takes another's room."""
 
     def __init__(self, section: str) -> None:
         self._section = section
@@ -84,7 +85,7 @@ class EarlyMessages:
         return len(self._waiting)
 
     def keep(self, message: Early, applied: int) -> str:
-        """Store a message, once. Returns why it is refused, or nothing. ``applied``: the last round that was applied
+        """Store a message, once. Returns why it is refused; empty: it is stored. ``applied``: the last round applied
         here."""
         if message.number > applied + 1 + KEPT_ROUNDS:
             of = f"round {message.number} of {self._section}"
@@ -105,8 +106,8 @@ class EarlyMessages:
 
 
 def newest(log: Sequence[Applied], room: int) -> list[Applied]:
-    """The applied rounds to keep: a few for members that are behind, and for spares as many as fit into ``room``
-    bytes."""
+    """The applied rounds to keep: the last KEPT_ROUNDS for members that are behind, and for spares as many as fit into
+    ``room`` bytes."""
     kept = 0
     for one in reversed(log):
         room -= one.size

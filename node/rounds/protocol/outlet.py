@@ -1,4 +1,4 @@
-"""Where a section's rounds send messages and findings: to other members, and to the coordinator."""
+"""Callbacks by which a section's rounds send messages to other members and report to the coordinator."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Protocol
 from ....proto import data_pb2
 
 ENOUGH = 30
-"""Points by which one member alone can have a node evicted."""
+"""Points that evict a node on one member's word."""
 
 Send = Callable[[str, data_pb2.Header, Sequence[bytes] | memoryview], None]
 Warn = Callable[[str, str], None]
 
 
 class Refuses(Protocol):
-    """``refuse(node, message, points)``: something of ``node`` was refused; see membership/faults/refusals.py."""
+    """``refuse(node, message, points)``: a message of ``node`` was refused; see membership/faults/refusals.py."""
 
     def __call__(self, node: str, why: str, points: int = 1, /) -> None: ...
 
@@ -33,5 +33,6 @@ class Outlet:
 
 
 def blocking(members: int) -> int:
-    """Points for something that blocks everybody: each of the other members reports it, and there may be only one."""
+    """Points for a fault that blocks the whole round: all other members report it, but there may be only one of
+    them."""
     return ENOUGH // min(3, max(1, members - 1))

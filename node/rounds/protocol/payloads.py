@@ -1,6 +1,6 @@
-"""Encodings as rounds carry them: blobs one after the other, with their sizes and the digest of all their bytes.
+"""The payloads of rounds: concatenated blobs, with their sizes and the digest of all bytes.
 
-A part of the vector is encoded segment by segment; a contribution or a result has a blob for each.
+A part of the vector is encoded segment by segment; a contribution or a result has one blob for each segment.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from ...wire.api import Blob
 from .messages import Contribution, Part
 
 SEGMENT = 1 << 21
-"""Elements that are encoded at once: bounds the memory of an encoding, not the size of a part. What is done to a
-segment then finds it in the processor's cache; with fewer, what a codec does once for each piece counts."""
+"""Elements that are encoded at once. It limits the memory of an encoding, and lets operations find a segment in the
+processor's cache; with smaller segments, a codec's fixed cost per segment would dominate."""
 
 Payload = Sequence[bytes | memoryview] | Sequence[bytes] | memoryview
 Place = Callable[[Iterable[Blob], int], Sequence[bytes] | memoryview]
-"""Lays encoded blobs where they are sent from, as they are made; ``count`` is how many will follow."""
+"""``place(blobs, count)`` writes encoded blobs, as they are made, into memory from which they are sent
+(`Wire.place`)."""
 
 
 class Refused(Exception):
-    """A member's contribution that must not be counted, with the reason."""
+    """A contribution or result of ``member`` must not count; ``why`` is the reason."""
 
     def __init__(self, member: str, why: str) -> None:
         super().__init__(f"{member}: {why}")
@@ -31,17 +32,17 @@ class Refused(Exception):
 
 
 def absurd_norm(member: str, norm: float, limit: float) -> Refused:
-    """A norm that cannot be honest."""
+    """The refusal of a contribution whose norm is absurd."""
     return Refused(member, f"an absurd norm: {norm:.3g}, where the group's median allows {limit:.3g}")
 
 
 def segments(part: Part) -> list[slice]:
-    """The pieces of a part that are encoded one by one."""
+    """The segments of a part, as slices of the section."""
     return [segment_at(part, start) for start in range(part.start, part.stop, SEGMENT)]
 
 
 def segment_at(part: Part, start: int) -> slice:
-    """The piece of a part that begins there."""
+    """The segment of a part that begins at element ``start``."""
     return slice(start, min(start + SEGMENT, part.stop))
 
 
@@ -51,7 +52,8 @@ def joined(blobs: Iterable[Blob], count: int = 0) -> tuple[bytes, ...]:
 
 
 def contribution_of(blobs: Iterable[Blob | bytes], count: int = 0, place: Place = joined) -> Contribution:
-    """Blobs with their sizes and the digest of all their bytes; ``count`` of them go to a ``place``."""
+    """A contribution from blobs, with their sizes and the digest of all bytes. ``place`` stores them; ``count``: how
+    many there are."""
     digest, sizes = xxhash.xxh3_64(), list[int]()
 
     def told() -> Iterator[Blob]:
@@ -85,7 +87,7 @@ def pieces_of(payload: Payload, sizes: Sequence[int]) -> Iterator[bytes | memory
 
 
 def blobs_of(payload: Payload, sizes: Sequence[int], part: Part, member: str) -> dict[int, bytes | memoryview]:
-    """A part's encoded segments by their first element. Refused: they are not as many as the part has."""
+    """A part's encoded segments by their first element. Refused: their number is not that of the part's segments."""
     wanted = segments(part)
     if len(sizes) != len(wanted):
         raise Refused(member, f"{len(sizes)} pieces where part {part.index} has {len(wanted)}")

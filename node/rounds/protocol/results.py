@@ -1,4 +1,4 @@
-"""Whether a result that came may be staged, and what to do where it may not."""
+"""Whether an arrived result may be staged, and what to do if not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .standing import Standing
 
 
 def take(mine: Standing, sender: str, chain: int, result: Result, now: float) -> list[Effect]:
-    """A result of the open round, or a region's sum; ``mine``: where this node stands."""
+    """Take a result of the open round, or a region's sum. ``mine``: this node's state."""
     current, part = mine.current(), mine.plan.parts[result.part]
     if chain != mine.chain:
         return [Refuse(sender, mine.differs(sender, chain), diverged=True)]
@@ -19,7 +19,7 @@ def take(mine: Standing, sender: str, chain: int, result: Result, now: float) ->
         signed = mine.attested(current.number, result)
         return [TwoResults(known, result) if signed else _forged(mine, sender, part)]
     if result.part in current.results and sender == publisher:
-        return [SendHeld(publisher, result.part)]  # it would not say it again if it had heard so
+        return [SendHeld(publisher, result.part)]  # its publisher has not received the confirmation
     if known is not None:
         return []
     if sender not in (publisher, part.taker(mine.index[mine.me])) and not current.asked:

@@ -1,4 +1,4 @@
-"""Where a member stands in a section's rounds: what it knows, and what it has to do next."""
+"""One member's state in a section's rounds: what it has, and what it has to do next."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from .messages import Advance, Complete, Contribution, Decide, Effect, Part, Res
 from .open_round import KEPT_ROUNDS, Applied, EarlyMessages, OpenRound, deadline_of
 
 Vouch = Callable[[int, int, int, Contribution], bool | None]
-"""``vouch(member, round, part, sent)``: the member has signed that this is its contribution. None: its certificate is
-not known here."""
+"""``vouch(member, round, part, sent)``: whether the member has signed this contribution. None: its certificate is not
+known here."""
 Attest = Callable[[int, Result], bool]
-"""``attest(round, result)``: the part's publisher has signed that this is its result."""
+"""``attest(round, result)``: whether the part's publisher has signed this result."""
 ROUNDS_WITHOUT_DEADLINE = 5
 
 
@@ -19,7 +19,7 @@ class Standing:
     """One member's state in one view."""
 
     def __init__(self, plan: RoundPlan, me: str, applied: int, chain: int, vouch: Vouch | None = None) -> None:
-        """``vouch``: in all-to-all members sign what they contribute; None: nobody can show who sent what."""
+        """``vouch``: checks the signatures of contributions in all-to-all; None: contributions are not signed."""
         self.plan = plan
         self.vouch = vouch
         self.attest: Attest | None = None
@@ -30,11 +30,11 @@ class Standing:
         self.open: OpenRound | None = None
         self.log: list[Applied] = []
         self.last = False
-        """The run ends with the round to begin: it waits for everyone, as stragglers get no later round."""
+        """Whether the run ends with the next round: it then waits for all members, as there is no later round."""
         self.durations: list[float] = []
-        """Seconds from a round's beginning until all was here that this node publishes of it."""
+        """Of recent rounds, the seconds from the beginning until all contributions to this node's parts had arrived."""
         self.gathered: list[float] = []
-        """Two levels: seconds to collect the contributions of this node's region."""
+        """Two levels: the same for the contributions of this node's region."""
         self.misses = dict.fromkeys(plan.members, 0)
         self.index = {name: index for index, name in enumerate(plan.members)}
         self.early = EarlyMessages(plan.section)
@@ -66,7 +66,7 @@ class Standing:
         return tuple(index for index in self.index.values() if part.taker(index) == self.me)
 
     def absent(self, part: Part, wanted: tuple[int, ...]) -> set[str]:
-        """Members of which nothing is here yet, neither by themselves nor in the sum of their region."""
+        """Members whose contribution has not arrived, neither alone nor in the sum of their region."""
         current = self.current()
         absent = {self.plan.members[i] for i in wanted if (part.index, i) not in current.contributions}
         if part.publisher == self.me:
@@ -75,7 +75,7 @@ class Standing:
         return absent
 
     def missing(self, result: Result) -> list[int]:
-        """Members whose contributions a result lists, and which have not come."""
+        """Members (indices) whose contributions a result lists and which have not arrived."""
         return [i for i in result.contributors if (result.part, i) not in self.current().contributions]
 
     def vouched(self, of: int, number: int, part: int, sent: Contribution) -> bool | None:
@@ -98,15 +98,16 @@ class Standing:
         )
 
     def deadline(self, regional: bool = False) -> float | None:
-        """Seconds that a publisher (or a region's taker) waits after beginning; None with too little to go by."""
+        """Seconds after the round's beginning that a publisher (or a region's taker) waits; None: without limit, or too
+        few rounds have been measured."""
         durations = self.gathered if regional else self.durations
-        patient = max(ROUNDS_WITHOUT_DEADLINE, self.plan.fragments)  # what the view before has left goes with these
+        patient = max(ROUNDS_WITHOUT_DEADLINE, self.plan.fragments)  # the first rounds also carry what the view before left
         if self.plan.patient or self.plan.whole or self.last or len(durations) < patient:
             return None
         return deadline_of(durations)
 
     def measure(self, part: Part, now: float) -> None:
-        """Something of ``part`` came: how long the round took, if it was the last that this node waits for."""
+        """A contribution to ``part`` came: if it was the last that this node waits for, record the round's duration."""
         if part.phase or not self.takes(part):
             return
         publishes = part.publisher == self.me
@@ -125,12 +126,12 @@ class Standing:
         return [SendResult(to, self.current().number, self.chain, result) for to in (*near, *far)]
 
     def next_phase(self, result: Result) -> list[Effect]:
-        """The part after this one is its next phase, if it has one."""
+        """Ask for this node's contribution to the next phase of a part, if there is one and this node was counted."""
         follows = any(part.index == result.part + 1 and part.phase for part in self.parts)
         return [Advance(result)] if follows and self.index[self.me] in result.contributors else []
 
     def progress(self, now: float) -> list[Effect]:
-        """Decide what can be decided; complete what can be completed."""
+        """Decide the parts that can be decided, and complete the round if it is complete."""
         current = self.current()
         if current.complete:
             return []
@@ -147,7 +148,7 @@ class Standing:
         return effects
 
     def _decidable(self, part: Part, overdue: bool) -> bool:
-        """Whether this node adds up a part now: with everybody's, or without those who are late, if it may."""
+        """Whether this node can sum a part now: all contributions are here, or it may go on without the late ones."""
         if not self.takes(part) or part.index in self.current().deciding:
             return False
         wanted = self.wanted(part)
@@ -166,14 +167,15 @@ class Standing:
         )
 
     def _safe(self, part: Part) -> bool:
-        """Whether a part's result is here and cannot be lost: its publisher knows of another that holds it."""
+        """Whether a part's result is here and cannot be lost: another member holds it too."""
         current, alone = self.current(), len(self.plan.members) == 1
         held = part.publisher != self.me or alone or bool(current.held.get(part.index))
         return part.index in current.results and held
 
     def lacking(self) -> frozenset[str]:
-        """For whom the open round waits: of whom this node lacks a contribution. If of nobody, who publish what it
-        lacks of the results; and if it has them all, the others, of whom one is to say that it holds them."""
+        """The members for which the open round waits: those whose contribution is missing here; if none is missing, the
+        publishers of missing results; if none is missing either, all others, one of which must confirm that it holds
+        the results."""
         current = self.open
         if current is None or current.complete:
             return frozenset()

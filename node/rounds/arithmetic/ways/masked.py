@@ -1,9 +1,9 @@
-"""Rounds whose publishers see only sums: every contribution goes masked (``updates.secure``).
+"""Rounds whose publishers see only sums: every contribution is masked (``updates.secure``).
 
-The rounds are those in phases of a codec whose reductions are all sums (IntSGD). A contribution is whole numbers plus
-the masks of this member and each other one (``compress.secure.Pairwise``), which cancel in the sum over all members and
-in no other; so a round counts with everybody or not at all, and a view change, which ends a round that lacks somebody,
-brings new keys. After Bonawitz et al. (CCS 2017), without the shares for those who drop out.
+These are rounds in phases, of a codec whose reductions are all sums (IntSGD). A contribution is a vector of integers
+plus one mask for each pair of this member and another (``compress.summable.secure.Pairwise``). The masks cancel only in
+the sum over all members; so a round needs every member, and a view change, which ends a round that lacks a member,
+brings new keys. After Bonawitz et al. (CCS 2017), without the secret shares for members that drop out.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from .phased import Phased
 from .programs import Running, from_bytes, to_bytes
 
 FIXED = 2.0**32
-"""Real numbers (norms) travel as whole multiples of 1 / FIXED, modulo 2^64."""
+"""Real numbers (norms) are sent in fixed point, as integer multiples of 1 / FIXED modulo 2^64."""
 LARGEST = 2.0**20
-"""The largest real number that goes; a larger one goes as this, and its levels are cut off at the top."""
+"""The largest real number that can be sent; a larger norm is sent as this, and its codec levels saturate."""
 
 
 class Masked(Phased):
@@ -52,7 +52,7 @@ class Masked(Phased):
         agreed = [(part.publisher, part.start, part.stop, part.phase) for part in self._plan.parts]
         self._view = json.dumps([self._plan.section, members, self._plan.weights, agreed]).encode()
         self._contexts: dict[int, bytes] = {}
-        """Bytes that the next contribution's masks are derived from, by the index of a part's first phase."""
+        """The bytes from which the next contribution's masks are derived, by the index of a part's first phase."""
         self._offered_in: dict[int, int] = {}
         """The last round in which a part was offered."""
 
@@ -62,14 +62,14 @@ class Masked(Phased):
         if round <= self._offered_in.get(part.index, -1):
             raise RuntimeError(f"round {round} of {self._plan.section}: its masks have been used")
         self._offered_in[part.index] = round
-        # All that members must agree on is in it: with another plan, history or answer masks do not cancel, so nobody
-        # learns anything by telling members different things.
+        # It contains all that members must agree on: with different plans, chains or answers the masks do not cancel,
+        # so a publisher learns nothing by telling members different things.
         about = f"{round}/{part.index}/{self._section.chain}/".encode()
         self._contexts[part.index] = hashlib.sha256(about + self._view).digest()
         return super().offer(round, part)
 
     def advance(self, result: Result) -> Contribution:
-        """This node's masked contribution to the next phase; its masks depend on what this one's answer is."""
+        """This node's masked contribution to the next phase; its masks depend on the answer of this phase."""
         if result.sizes:
             first = result.part - self._plan.parts[result.part].phase
             told = hashlib.sha256(self._contexts[first])
@@ -88,7 +88,8 @@ class Masked(Phased):
     # ---- deciding --------------------------------------------------------------------------
 
     def decide(self, round: int, decide: Decide) -> tuple[Result, list[Refused]]:
-        """Add up what all members sent for one phase, and so unmask it. Without one of them the part is void."""
+        """Sum the contributions of all members to one phase, which removes the masks. If one is missing, the part is
+        void."""
         part = self._plan.parts[decide.part]
         asked = [run.request for run in self._programs.get(part.index - part.phase, [])]
         refused: list[Refused] = []
@@ -120,7 +121,7 @@ class Masked(Phased):
     def read(
         self, payload: Sequence[bytes] | memoryview, sizes: Sequence[int], runs: Sequence[Running], member: str
     ) -> list[Tensor | None]:
-        """Read a published sum. Refused where masks are still in it."""
+        """Read a published sum. Refused if masks are still in it."""
         values, count = super().read(payload, sizes, runs, member), len(self._plan.members)
         assert isinstance(self.terms.codec, Summed)
         for value in values:
@@ -138,8 +139,8 @@ class Masked(Phased):
 
 
 def _words(request: Reduce) -> np.ndarray:
-    """The values to be summed as unsigned words that the sum over all members fits into: 64 bits for a real number,
-    else 16."""
+    """The values to be summed as unsigned words in which the sum over all members fits: 64 bits for real numbers, 16
+    for integers."""
     if request.op != "sum":
         raise compress.CodecError(f"masks come off in sums alone, and this codec asks for a {request.op}")
     values = request.tensor.detach().cpu().reshape(-1)
@@ -156,7 +157,7 @@ def _to_bytes(words: np.ndarray, request: Reduce) -> bytes:
 
 
 def _read_words(sent: Contribution, asked: Sequence[Reduce | None], member: str) -> list[np.ndarray | None]:
-    """The words that a member sent for each program."""
+    """The words that a member sent for each program. Refused: bytes of another number or length."""
     if len(sent.sizes) != len(asked):
         raise Refused(member, f"{len(sent.sizes)} pieces where {len(asked)} parameters are exchanged")
     words: list[np.ndarray | None] = []

@@ -1,9 +1,10 @@
 """Rounds of codecs whose encodings are summed (PowerSGD, Global-QSGD, THC, IntSGD, random-k): several sums, one after
 the other, each at the part's publisher.
 
-Every member runs the codec's own program (``compress.phases``) on every parameter of a part. Whatever the programs want
-reduced is a *phase*: members send it, the publisher reduces it in member order and publishes the answer. Who takes part
-is fixed in the first phase. From the answers alone every member, those that were not counted too, gets the same sum.
+Every member runs the codec's own program (``compress.exchange.phases``) on every parameter of a part. Each reduction
+that the programs ask for is a *phase*: members send their values, the publisher reduces them in member order and
+publishes the answer. The first phase fixes which members are counted. From the answers alone every member, counted or
+not, computes the same sum.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ class Phased:
         """This node's contribution to a part's first phase."""
         whole = slice(part.start, part.stop)
         device = compress.home(self._section.g.device)
-        vector = self._encoder.offered(whole).to(device, copy=True)  # programs keep it through their phases
+        vector = self._encoder.offered(whole).to(device, copy=True)  # a copy: programs use it in all phases
         self._encoder.own_norms[part.index] = float(torch.linalg.vector_norm(vector))
         self._programs[part.index] = list(self._start(vector, round, part))
         return self.requests(part.index)
 
     def _start(self, vector: Tensor, round: int, part: Part) -> Iterator[Running]:
-        """The programs of a part's parameters on its values [elements]."""
+        """Start the program of each parameter of a part, on the part's values [elements]."""
         layout, terms = self._section.layout, self.terms
         for start, stop, shape in zip(layout.offsets, layout.offsets[1:], layout.shapes, strict=False):
             if part.start <= start < part.stop:
@@ -66,7 +67,7 @@ class Phased:
                 yield Running(start, stop, terms.codec.rounds(values.view(shape), context), context)
 
     def requests(self, first: int) -> Contribution:
-        """What the programs of a part want reduced now."""
+        """The values that the programs of a part ask to be reduced now, as a contribution."""
         wanted = (run.request for run in self._programs[first])
         return contribution_of([b"" if request is None else to_bytes(request.tensor) for request in wanted])
 
@@ -74,7 +75,7 @@ class Phased:
         """This node's contribution to the phase after the one that ``result`` answers."""
         first = result.part - self._plan.parts[result.part].phase
         if not result.sizes:
-            return Contribution((), (), 0)  # void: so are the phases to come
+            return Contribution((), (), 0)  # the part is void, and so are its later phases
         self.take(self._programs[first], result)
         return self.requests(first)
 
@@ -95,10 +96,10 @@ class Phased:
     # ---- deciding --------------------------------------------------------------------------
 
     def decide(self, round: int, decide: Decide) -> tuple[Result, list[Refused]]:
-        """Reduce what was sent for one phase. Without a payload the part is void: nobody applies it.
+        """Reduce the contributions to one phase. A result without a payload makes the part void: no member applies it.
 
-        A part becomes void where a member's numbers are missing that can't come later: a gradient that is not finite,
-        or bytes that make no sense in a later phase than the first.
+        A part becomes void if a member's values are missing for good: its gradient is not finite, or its bytes are not
+        valid in a phase after the first.
         """
         part = self._plan.parts[decide.part]
         runs = self._programs.get(part.index - part.phase, [])
@@ -125,7 +126,7 @@ class Phased:
     def _plausible(
         self, part: Part, decide: Decide, runs: Sequence[Running]
     ) -> tuple[dict[int, list[Tensor | None]], list[Refused]]:
-        """What the members that may count sent for each program, and why the others may not."""
+        """(values for each program of each member that may count, refusals of the others)."""
         values: dict[int, list[Tensor | None]] = {}
         refused: list[Refused] = []
         norms: dict[int, float] = {}
@@ -150,7 +151,7 @@ class Phased:
     def read(
         self, payload: Sequence[bytes] | memoryview, sizes: Sequence[int], runs: Sequence[Running], member: str
     ) -> list[Tensor | None]:
-        """What a member sent for each program's present request."""
+        """The values that a member sent for each program's present request."""
         if len(sizes) != len(runs):
             raise Refused(member, f"{len(sizes)} pieces where {len(runs)} parameters are exchanged")
         try:
@@ -164,7 +165,7 @@ class Phased:
     def check(
         self, round: int, found: Mapping[int, Result], contributions: Mapping[tuple[int, int], Contribution]
     ) -> None:
-        """Also ends the programs; their sums wait for ``updates``."""
+        """As `Way.check`. Also runs the programs to their end; ``updates`` returns their sums."""
         self._totals = []
         for part in self._plan.parts_in(round):
             if part.phase:
@@ -177,7 +178,7 @@ class Phased:
             if self.terms.me in phases[0].contributors and not self.terms.follows:
                 for result in phases:
                     self.take(self._programs[part.index], result)
-            # The sum itself from the answers alone and on the CPU, so that it has the same bits everywhere.
+            # The sum is computed from the answers alone, on the CPU, so that it has the same bits on all nodes.
             runs = list(self._start(torch.zeros(part.stop - part.start), round, part))
             for result in phases:
                 self.take(runs, result)
@@ -227,5 +228,5 @@ def _take_off(own: Tensor, values: Tensor) -> None:
 
 
 def phases_of(spec: str) -> int:
-    """How many phases the rounds of a codec have; 0 for one whose encodings are decoded and added instead."""
+    """How many phases the rounds of a codec have; 0 for a codec whose encodings are decoded and summed."""
     return compress.make(spec).reductions

@@ -1,4 +1,5 @@
-"""A codec's own program in a round, parameter by parameter, and the bytes of what it wants reduced."""
+"""A codec's own program in a round, parameter by parameter, and the encoding of the values that it asks to be
+reduced."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from ...protocol.payloads import Refused
 
 @dataclass
 class Running:
-    """One parameter's program in one round. ``total``: the weighted sum over the contributors, once it has ended."""
+    """One parameter's program in one round. ``total``: the weighted sum over the contributors, once the program has
+    ended."""
 
     start: int
     stop: int
@@ -30,8 +32,8 @@ class Running:
         self.request = _reduction(next(self.program))
 
     def take(self, answer: Tensor | None, contributors: int, part: float) -> None:
-        """Go on with the answer to ``request``; a program that has ended stays as it is. ``part``: this member's of
-        the weight of the contributors."""
+        """Continue the program with the answer to ``request``; nothing happens if it has ended. ``part``: this member's
+        fraction of the contributors' weight."""
         self.phase += 1
         if self.request is None:
             return
@@ -49,7 +51,7 @@ def _reduction(request: object) -> Reduce:
 
 
 def check_levels(run: Running, value: Tensor | None, member: str) -> None:
-    """Refused for whole numbers so large that the sum of all members' would not fit its bits."""
+    """Refused if integers are so large that the sum over all members may not fit the request's bits."""
     request = run.request
     if value is None or request is None or request.bits is None or not value.numel():
         return
@@ -58,8 +60,8 @@ def check_levels(run: Running, value: Tensor | None, member: str) -> None:
 
 
 def to_bytes(tensor: Tensor, bits: int = 1) -> bytes:
-    """A tensor to be reduced, or its reduction: fp32 as it is; whole numbers from 0 in as few bits as they need, but no
-    fewer than ``bits``."""
+    """The bytes of a tensor to be reduced, or of its reduction: fp32 unchanged; non-negative integers bit-packed in as
+    few bits as they need, at least ``bits``."""
     if tensor.is_floating_point():
         return bytes(tensor_bytes(tensor.to(torch.float32)))
     flat = tensor.reshape(-1)
@@ -96,7 +98,7 @@ def from_bytes(blob: bytes | memoryview, request: Reduce | None) -> Tensor | Non
 
 
 def reduced(request: Reduce, total: Tensor | None, value: Tensor) -> Tensor:
-    """The reduction so far (None: of nothing) with one more member's values."""
+    """The reduction so far (None: no member yet) combined with one more member's values."""
     if total is None:
         return value
     return total + value if request.op == "sum" else torch.maximum(total, value)

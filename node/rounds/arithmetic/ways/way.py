@@ -1,7 +1,7 @@
-"""The way in which a section's rounds add up: of encodings that are decoded and summed, or (phased.py, masked.py) of
-encodings that are summed as they are, in phases.
+"""The way in which a section's rounds add up: encodings are decoded and summed, or (phased.py, masked.py) summed
+without decoding, in phases.
 
-An exchange (exchange.py) has a way for each round and asks it for what differs between them.
+An exchange (exchange.py) has a way for each round and calls it for all that differs between the ways.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from ..encoder import Encoder
 from ..update import Encoded, Update, void
 
 Sent = Mapping[tuple[int, int], Contribution]
-"""(part, index of the member) -> what it sent of it."""
+"""(part, member's index) -> that member's contribution."""
 
 
 class Way(Protocol):
-    """What differs between the ways of adding up. A way neither waits nor sends."""
+    """The interface of a way. A way neither waits nor sends."""
 
     def offer(self, round: int, part: Part) -> Contribution:
-        """This node's contribution of a part that begins a round."""
+        """This node's contribution to a part, at the beginning of a round."""
 
     def advance(self, result: Result) -> Contribution:
         """This node's contribution to the phase after the one that ``result`` answers."""
 
     def decide(self, round: int, decide: Decide) -> tuple[Result, list[Refused]]:
-        """Sum what was sent for a part, as its publisher: the result, and who had to be left out."""
+        """Sum the contributions to a part, as its publisher. Returns the result, and the refused members."""
 
     def check(self, round: int, found: Mapping[int, Result], contributions: Sent) -> None:
         """Check that the round may be applied. Raises Refused, which names the member whose result or contribution
@@ -44,7 +44,7 @@ class Way(Protocol):
         is asked for."""
 
     def outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:
-        """Each part that moved, and whether this node was counted in it."""
+        """(part, whether this node was counted in it) for each part that was not void."""
 
     def own_pieces(self, part: Part) -> Iterator[tuple[slice, TakeOff]]:
         """For each piece of a part, cut as in ``updates``: a function that subtracts this node's contribution as the
@@ -105,7 +105,7 @@ class Summed:
             yield from ((here, self._update(round, sources, here)) for here in segments(part))
 
     def _update(self, round: int, sources: Sources, here: slice) -> Update:
-        """A segment of D, in the form that is applied with the least work."""
+        """A segment of D, in the form that takes the least work to apply."""
         if self._terms.codec_of(round).sparse and not sources.center:
             return self._aggregator.terms_of(sources, here)
         if self._terms.plan.pattern != "all_to_all":
