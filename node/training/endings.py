@@ -1,4 +1,4 @@
-"""Orders of the coordinator that end what a trainer is doing; they are raised out of whatever is going on."""
+"""Orders of the coordinator that interrupt a trainer, as exceptions: they are raised wherever it handles messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node has and does at the moment. View changes alone change it; everybody else looks it up here."""
+"""A node's present state and activities. Only view changes change it; other code reads it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .steps.view_training import ViewTraining
 
 @dataclass
 class Holdings:
-    """One node's."""
+    """The holdings of one node."""
 
     context: NodeContext
-    """Of the newest view that this node has prepared for."""
+    """The context of the newest view that this node has prepared for."""
     resources: Resources
     traffic: StateTraffic
     state: StageState | None = None
-    """Of the node's place."""
+    """The state of the node's place."""
     kept: StageState | None = None
-    """Of the place before, while others may still ask for it."""
+    """The state of the place before, while peers may still ask for it."""
     training: ViewTraining | None = None
     previous: ViewTraining | None = None
     """The training of the view before, whose rounds' log and reference peers may still ask for."""
@@ -44,9 +44,9 @@ class Holdings:
 
     @property
     def held(self) -> list[StageState]:
-        """What this node holds of the model at the present round: its place, and the one before while it moves."""
+        """The states that this node holds at the present round: of its place, and, during a move, of the one before."""
         return [state for state in (self.state, self.kept) if state is not None]
 
     def drop_states(self) -> None:
-        """Nothing of what is held is the group's: a peer's state, or a checkpoint's, takes its place."""
+        """Drop all states, which are not the group's any more; a peer's state or a checkpoint's replaces them."""
         self.state = self.kept = self.previous = None

@@ -1,7 +1,7 @@
-"""A node that is to have no place any more: who wants it, and when the coordinator hears that it may go.
+"""A node that is to give up its place: who asked for it, and when the coordinator is told that it may go.
 
 Its owner wants it (a pause, SIGTERM, a limit), or the coordinator asks for it. The node goes when a round has taken
-what it had learnt, when none can be waited for, or at once where nobody is there to give its place away.
+what it had learnt, when waiting for a round is pointless, or at once if no coordinator is there to give its place away.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .modes.final_contribution import left_unsaid, say_all, say_no_more_than_usu
 from .steps.view_training import ViewTraining
 
 ALONE_SECONDS = 1800.0
-"""Without a coordinator: then a node that has nothing to train leaves."""
+"""Seconds without a coordinator after which a node that has nothing to train leaves."""
 
 
 @dataclass
@@ -32,36 +32,37 @@ class LeaveWish:
 
 
 def handed_over(training: ViewTraining | None, leaving: LeaveWish, now: float) -> bool:
-    """Whether a round that began after the wish is applied, or none can be waited for."""
+    """Whether a round that began after the wish is applied, or waiting for one is pointless."""
     if training is None or training.view.step >= training.view.last_step:
         return True
-    # Not by the view's beginning alone: what the view before left in x is still there.
+    # A value from the view's beginning does not count: x may still contain what the view before left.
     if training.mode.reached > max(leaving.step, training.view.position.step):
         return True
     return now - leaving.began > leaving.wish.seconds
 
 
 class Parting:
-    """Of one node. Raises Stopped where it ends alone."""
+    """Handles the wishes that one node gives up its place. Raises Stopped if the node must leave without a
+    coordinator."""
 
     def __init__(self, holdings: Holdings, clock: Callable[[], float] = time.monotonic) -> None:
         self._holdings, self._clock = holdings, clock
         self._own: LeaveWish | None = None
-        """What its owner wants."""
+        """The owner's wish."""
         self._asked: LeaveWish | None = None
-        """What the coordinator wants, until it is answered."""
+        """The coordinator's wish, until it is answered."""
         self._alone_since: float | None = None
         """Since when no coordinator has answered."""
 
     # ---- what happens ----------------------------------------------------------------------
 
     def coordinator(self, lost: bool) -> None:
-        """The coordinator is lost, or back. It may have started again, and so not know of the owner's wish."""
+        """The coordinator is lost, or back. It may have restarted, and then does not know the owner's wish."""
         self._alone_since = self._clock() if lost else None
         self.has_place()
 
     def has_place(self) -> None:
-        """The node has a place, all the same: the coordinator may have started again."""
+        """The node got a place in spite of its wish: the coordinator may have restarted, so tell it again."""
         if self._own is not None:
             self._own.told = False
 
@@ -72,14 +73,14 @@ class Parting:
     # ---- what is done about it ----------------------------------------------------------------
 
     def work(self) -> None:
-        """Tell the coordinator when this node wants no place any more, and may go."""
+        """Tell the coordinator that this node wants no place, as soon as it may go."""
         self._look_at_owner()
         context, training = self._holdings.context, self._holdings.training
         agreed = context.job.updates.agreed  # without agreement the neighbours have what the node had
         for leaving in (self._own, self._asked):
             if leaving is None or leaving.told or (agreed and not handed_over(training, leaving, self._clock())):
                 continue
-            if self._alone_since is not None and not leaving.wish.stays:  # nobody is there to give its place away
+            if self._alone_since is not None and not leaving.wish.stays:  # no coordinator can give its place away
                 raise Stopped(control_pb2.Stop(why=leaving.wish.why))
             leaving.told = True
             rest = left_unsaid(training.view, training.mode.reached) if training is not None and agreed else ""
@@ -109,7 +110,7 @@ class Parting:
         return LeaveWish(wish, self._holdings.step)
 
     def leave_if_alone(self) -> None:
-        """A node that has nothing to train does not wait for ever for a coordinator that may be gone for good."""
+        """Raise Stopped if this node has nothing to train and no coordinator has answered for ALONE_SECONDS."""
         if self._alone_since is not None and self._clock() - self._alone_since > ALONE_SECONDS:
             what = "has trained its last step" if self._holdings.training is not None else "is a spare"
             alone = f"no coordinator has answered for {ALONE_SECONDS / 60:.0f} min"

@@ -1,4 +1,4 @@
-"""What a node trains with, whatever the view: its optimiser, data, devices, and what it keeps on its disk."""
+"""What a node trains with, independent of the view: its optimiser, data, devices, and files on its disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .external.external_loop import OwnLoop
 from .waiting import Waiting
 
 IDLE_UPDATES = 5
-"""Updates of norm zero in a row that are a fault of the node's, not chance."""
+"""So many updates of norm zero in a row are a fault of the node, not chance."""
 
 
 class IdleUpdates:
@@ -32,7 +32,7 @@ class IdleUpdates:
         self._count, self._told = 0, False
 
     def offered(self, context: NodeContext, norm: float, learns: bool) -> None:
-        """An update has this norm. ``learns``: it is of any parameters at all."""
+        """Count an update by its norm. ``learns``: whether it has any parameters at all."""
         self._count = self._count + 1 if learns and not norm else 0
         if self._count == IDLE_UPDATES and not self._told:
             self._told = True
@@ -43,26 +43,26 @@ class IdleUpdates:
 
 @dataclass(frozen=True)
 class Resources:
-    """One node's. Only ``ends`` is another one when the job's codec of activations changes."""
+    """The resources of one node. Only ``ends`` is replaced, when the job's codec of activations changes."""
 
     optimizer: Optimizer
     data: Callable[[], Dataset]
-    """The samples; fetched when a stage first needs them, which stages in the middle never do."""
+    """Returns the samples; fetches them when a stage first needs them (stages in the middle never do)."""
     owner: Owner
     waiting: Waiting
     tracing: Tracing
     ends: AqsgdEnds
-    """What AQ-SGD keeps of this node's ends of links."""
+    """The AQ-SGD state of this node's ends of links."""
     island: Island | None = None
-    """Where the node has several devices; the context's device is the first of them."""
+    """Set if the node has several devices; the context's device is the first of them."""
     own: OwnLoop | None = None
-    """A person's training loop, which computes the steps and has an optimiser of its own (farflung.group)."""
+    """A user's training loop, which computes the steps and has an optimiser of its own (farflung.group)."""
     rests: Rests | None = None
-    """Where what is learnt beside checkpoints is kept; None: nowhere."""
+    """The rests that this node keeps beside checkpoints; None: it keeps none."""
     idle: IdleUpdates = field(default_factory=IdleUpdates)
 
     def keeps_on(self, context: NodeContext) -> torch.device:
-        """Where a node's sections lie: in main memory where the devices hold pieces for their passes alone."""
+        """The device of a node's sections: the CPU if an island's devices hold pieces of the parameters."""
         in_pieces = self.island is not None and context.job.parallel.inside != "ddp"
         return torch.device("cpu") if in_pieces else context.device
 
@@ -78,7 +78,7 @@ def memory_left(owner: Owner) -> int:
 
 
 def aqsgd_ends(job: Job, facts: Facts, owner: Owner) -> AqsgdEnds:
-    """What AQ-SGD may keep, in memory and on the disk beside the run's tokens."""
+    """The AQ-SGD ends of a node, with the memory and disk (beside the run's tokens) that they may use."""
     disk, limit = int(job.activations.disk_gb * 1e9), owner.limits.disk
     if limit:
         disk = min(disk, max(0, limit - tokens_size(facts)))

@@ -1,7 +1,7 @@
-"""What arrives at a node goes to whom it concerns: orders of the coordinator, messages of peers, broken connections.
+"""Dispatches what arrives at a node: orders of the coordinator, messages of peers, broken connections.
 
-An order that ends what is going on is raised (endings.py). A message that makes no sense is refused, and its sender
-named: it must not end this node.
+An order that interrupts the present work is raised (endings.py). A message that is not valid is refused, with its
+sender's name; it must not end this node.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from .parting import Parting
 from .steps.view_training import ViewTraining
 
 LOADED_AT_ONCE = 16 << 20
-"""Bytes: in between, peers hear that what they wait for is being loaded."""
+"""Bytes that are fetched at once; between two fetches, waiting peers are told that parameters are being loaded."""
 
 
 class Router:
-    """One node's. ``pump`` is called between actions and while waiting, by the one thread that owns the device."""
+    """The router of one node. The one thread that owns the device calls ``pump`` between actions and while waiting."""
 
     def __init__(self, holdings: Holdings, parting: Parting) -> None:
         self._holdings, self._parting = holdings, parting
         self._events: deque[Event] = deque()
         self._orders: deque[control_pb2.Order] = deque()
-        """Views and their starts, until the trainer takes them."""
+        """Orders for views and their starts, until the trainer takes them."""
 
     # ---- arrivals --------------------------------------------------------------------------
 
     def pump(self, timeout: float = 0.0) -> None:
-        """Handle everything that has arrived, waiting up to ``timeout`` seconds for the first of it."""
+        """Handle all events that have arrived; wait up to ``timeout`` seconds for the first."""
         holdings = self._holdings
         if holdings.resources.island is not None:
             holdings.resources.island.check()
@@ -49,7 +49,7 @@ class Router:
             timeout = 0.0
         self._poll(timeout)
         while self._events:
-            self._handle(self._events.popleft())  # first: handling it may end the view, and what comes after must stay
+            self._handle(self._events.popleft())  # removed first: handling it may raise, and later events must stay
         self._parting.work()
         holdings.traffic.server.tick(time.monotonic())
         holdings.resources.tracing.tick()
@@ -81,7 +81,7 @@ class Router:
             raise TypeError(event)
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Bytes of an artifact of the coordinator's, as `Wire.fetch`: meanwhile whatever arrives is handled."""
+        """Bytes of the coordinator's artifacts, as `Wire.fetch`; events that arrive meanwhile are handled."""
         wire = self._holdings.context.wire
         if length is None:
             return wire.fetch_later(name, offset, None)()
@@ -94,7 +94,8 @@ class Router:
         return bytes(found)
 
     def wait_for_the_coordinator(self) -> None:
-        """What is done again and again while an artifact is waited for."""
+        """Called repeatedly while this node waits for an artifact: handles events, and reports the wait if it
+        trains."""
         training = self._holdings.training
         if training is not None and training.started:
             self._holdings.resources.waiting.on_the_coordinator(self._holdings.view)
@@ -111,7 +112,7 @@ class Router:
         return None
 
     def forget_orders(self) -> list[control_pb2.Order]:
-        """The view ends: drop the views and starts that nobody took; what they were."""
+        """The view ends: drop the orders that the trainer has not taken. Returns them."""
         forgotten = list(self._orders)
         self._orders.clear()
         return forgotten
@@ -155,7 +156,7 @@ class Router:
     # ---- messages --------------------------------------------------------------------------
 
     def receive(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
-        """Hand on a message; one that makes no sense is the sender's fault."""
+        """Pass a message on; refuse it, as its sender's fault, if it is not valid."""
         try:
             self._route(sender, header, payload)
         except (Refused, compress.CodecError, ValueError) as problem:
@@ -185,7 +186,7 @@ class Router:
             holdings.training.handle(sender, header, payload)
 
     def _whose_round(self, round: int) -> ViewTraining | None:
-        """The training that a round is of: rounds of the view before may still be finished while this one is
+        """The training to which a round belongs; rounds of the view before may be finished while the next is
         prepared."""
         training = self._holdings.training
         old = training is None or round <= training.view.base_round
@@ -193,7 +194,7 @@ class Router:
 
 
 def answer_of(header: data_pb2.Header) -> Answer | None:
-    """What answers a spare's request for a round; None of the other messages."""
+    """The message's body if it answers a spare's request for a round, else None."""
     if header.kind == data_pb2.ROUND_END:
         return header.round_end
     body = bodies.of_round(header)

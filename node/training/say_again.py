@@ -1,4 +1,4 @@
-"""When to say again what somebody waits for: whatever carries a message may lose it, and nobody may wait for ever."""
+"""When to repeat a message that another node waits for: any message may be lost, and no node may wait for ever."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ FIRST_SECONDS, LONGEST_SECONDS = 10.0, 60.0
 
 
 class SayAgain:
-    """One thing that was said just now, and is to be said again while it has no effect, less and less often."""
+    """Decides when to repeat one message that was just sent: less and less often."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._pause = clock, FIRST_SECONDS
         self._at = clock() + self._pause
 
     def due(self) -> bool:
-        """Whether it is to be said now; then the next time is later."""
+        """Whether to repeat it now; if so, the next pause is longer."""
         now = self._clock()
         if now < self._at:
             return False
@@ -28,7 +28,7 @@ class SayAgain:
 
 
 class Unanswered:
-    """The newest report that the coordinator has to act on, until it has. It is said again meanwhile."""
+    """Repeats the newest report that the coordinator must act on, until it has."""
 
     def __init__(self, report: Callable[[Report], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._report, self._clock = report, clock
@@ -36,15 +36,15 @@ class Unanswered:
         self._again = SayAgain(clock)
 
     def say(self, report: Report) -> None:
-        """Say something that takes the place of what was said before."""
+        """Send a report; it replaces the one before."""
         self._said, self._again = report, SayAgain(self._clock)
         self._report(report)
 
     def answered(self) -> None:
-        """The coordinator has acted on it."""
+        """The coordinator has acted on the report."""
         self._said = None
 
     def tick(self) -> None:
-        """Say it again if it is time."""
+        """Repeat the report if it is time."""
         if self._said is not None and self._again.due():
             self._report(self._said)

@@ -1,8 +1,8 @@
 """The trainer's life: wait for a view, prepare for it, train until it ends; one thread, which owns the device.
 
-Everything that arrives is handled by the router (router.py), between actions and while waiting. An order that ends the
-view is raised as ``ViewEnds`` out of whatever was going on; nothing that must be atomic is changed before its commit
-point, so there is nothing to clean up.
+The router (router.py) handles all events, between actions and while waiting. An order that ends the view is raised as
+``ViewEnds`` at that point; state that must change atomically changes only after its commit point, so there is nothing
+to clean up.
 """
 
 from __future__ import annotations
@@ -69,9 +69,8 @@ class Trainer:
         promises: Promises | None = None,
         allow_code: Sequence[str] | None = (),
     ) -> None:
-        """``rests``: where what is learnt beside checkpoints is kept; None: nowhere. ``promises``: what every view is
-        held against; None: the coordinator is trusted. ``allow_code``: modules whose optimiser may be called (None:
-        any)."""
+        """``rests``: the files of rests beside checkpoints; None: none are kept. ``promises``: check every view; None:
+        the coordinator is trusted. ``allow_code``: modules whose optimiser may be called (None: any)."""
         clock, owner = StepClock(worked=wire.worked), owner or Owner()
         context = NodeContext(name, job, facts, definition, device, wire, clock, emit, self.pump)
         resources = Resources(
@@ -95,7 +94,7 @@ class Trainer:
 
     @property
     def context(self) -> NodeContext:
-        """Of the newest view that this node has prepared for."""
+        """The context of the newest view that this node has prepared for."""
         return self.holdings.context
 
     @property
@@ -110,7 +109,7 @@ class Trainer:
 
     @property
     def state(self) -> StageState | None:
-        """What this node holds of the model; None: it has no place."""
+        """The state of this node's place; None: it has no place."""
         return self.holdings.state
 
     @property
@@ -129,7 +128,7 @@ class Trainer:
         return self.holdings.step
 
     def pump(self, timeout: float = 0.0) -> None:
-        """Handle everything that has arrived, waiting up to ``timeout`` seconds for the first of it."""
+        """Handle all events that have arrived; wait up to ``timeout`` seconds for the first."""
         self.router.pump(timeout)
 
     def _read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -138,7 +137,7 @@ class Trainer:
     # ---- life ------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Train until the coordinator says stop, or this node has nothing to do for a run without coordinator.
+        """Train until the coordinator orders a stop, or until this node has nothing to train and no coordinator.
 
         Raises:
             Stopped: with the coordinator's reason; ``failed`` or ``refused`` if it was not the end of the run.
@@ -182,7 +181,7 @@ class Trainer:
     def _serve(self) -> None:
         """Answer peers until the next order, and follow a place as a spare."""
         while True:
-            self._said.tick()  # that it has finished, or caught up
+            self._said.tick()  # repeats that this node has finished, or caught up
             self._parting.leave_if_alone()
             if self.follower is None:
                 self.pump(1.0)
@@ -191,14 +190,14 @@ class Trainer:
                 self.pump(1.0 if self.follower.failed else 0.05)
 
     def _flush(self, flush: control_pb2.Flush) -> None:
-        """The view ends. Its start may have arrived just before that, and not have been looked at."""
+        """The view ends. The order of its start may have arrived just before, and not have been handled."""
         view = self.context.view
         orders = self.router.forget_orders()
         had_started = any(one.WhichOneof("kind") == "start" and one.start.view == view for one in orders)
         self.change.flush(flush, had_started)
 
     def _cannot_read(self, view: control_pb2.View, problem: Unreadable) -> None:
-        """Tell the coordinator which file is of no use, and wait for what comes of it: another view, or the end."""
+        """Tell the coordinator which file cannot be used. Another view, or the end of the run, follows."""
         self.change.cannot_read(problem.message)
         self.context.wire.doing = "cannot read a checkpoint"
         said = control_pb2.Unreadable(view=view.number, step=problem.step, file=problem.file, why=problem.why[:500])
@@ -206,7 +205,7 @@ class Trainer:
         self._wait_for(lambda order: False)
 
     def _show(self, view: control_pb2.View) -> None:
-        """Show the person at this node what the view makes of it."""
+        """Show the person at this node which place the view gives it."""
         plan = Plan.from_json(view.plan)
         self.context.emit(
             {
@@ -228,7 +227,7 @@ class Trainer:
         return self._wait_for(lambda order: order.WhichOneof("kind") == "view" and order.view.number > view).view
 
     def _wait_for(self, wanted: Callable[[control_pb2.Order], bool]) -> control_pb2.Order:
-        """The order that is ``wanted``: the answer to what was said last, which is said again meanwhile."""
+        """Wait for an order that is ``wanted``, the answer to the last report, which is repeated meanwhile."""
         while True:
             order = self.router.take_order(wanted)
             if order is not None:

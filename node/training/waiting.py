@@ -1,6 +1,6 @@
-"""For whom a trainer waits, said to the coordinator while it lasts long.
+"""Reports to the coordinator for which nodes a trainer waits, while a long wait lasts.
 
-Whoever computes nothing and claims to act is found by this alone: all others wait, and say for whom
+A node that claims to act but computes nothing can be found only by this: all others wait for it, and say so
 (coordinator/membership/faults/waits.py).
 """
 
@@ -15,21 +15,22 @@ from ...proto.connections.patience import UNIT
 from ...proto.control_pb2 import Report, Waits
 
 LONG_S = 10.0
-"""What lasts no longer is not worth a word; and after so long it is said again."""
+"""Seconds after which a wait is reported, and between two reports of it."""
 PAUSE_S = 2.0
-"""Who has not looked for the coordinator's answer for so long waits for another one."""
+"""Seconds without a call of `on_the_coordinator` after which the next call begins a new wait."""
 MOST = 64
-"""Names that are said."""
+"""The most names in one report."""
 ARRIVES_S = 60.0
-"""Bytes arrive if a unit of them has within so long."""
+"""Seconds within which at least one unit of bytes must have arrived for bytes to count as arriving."""
 SLOWEST_UNIT = UNIT >> 4
-"""Less may be what everybody asks again of everybody."""
+"""A unit, in bytes; less may be only the repeated requests that all nodes send each other."""
 
 Peers = Callable[[], Collection[str]]
 
 
 class Waiting:
-    """One trainer's. ``arrived()``: bytes that have arrived here; ``report`` takes what the coordinator is to hear."""
+    """The waits of one trainer. ``arrived()``: bytes that have arrived here; ``report``: sends a report to the
+    coordinator."""
 
     def __init__(
         self, report: Callable[[Report], None], arrived: Callable[[], int], clock: Callable[[], float] = time.monotonic
@@ -38,13 +39,13 @@ class Waiting:
         self._peers: Peers | None = None
         self._next = 0.0
         self._asked: float | None = None
-        """When it was last seen to wait for the coordinator."""
+        """When `on_the_coordinator` was last called."""
         self._mark: int | None = None
         self._moved = -math.inf
 
     @contextmanager
     def on(self, peers: Peers) -> Iterator[None]:
-        """Meanwhile this node waits for those of ``peers()``; of none while it is empty."""
+        """A context in which this node waits for the nodes that ``peers()`` returns; empty: for none."""
         before, self._peers = self._peers, peers
         self._begin()
         try:
@@ -53,7 +54,7 @@ class Waiting:
             self._peers = before
 
     def on_the_coordinator(self, view: int) -> None:
-        """Called again and again while an answer of the coordinator's is waited for."""
+        """Called repeatedly while this node waits for an answer of the coordinator."""
         now = self._clock()
         if self._asked is None or now - self._asked > PAUSE_S:
             self._begin()
@@ -61,7 +62,7 @@ class Waiting:
         self._say(view, (), now)
 
     def tick(self, view: int) -> None:
-        """Called while this node trains, again and again, also where it does not wait."""
+        """Called repeatedly while this node trains, whether it waits or not."""
         if self._peers is not None and (now := self._clock()) >= self._next and (peers := self._peers()):
             self._say(view, sorted(peers)[:MOST], now)
 

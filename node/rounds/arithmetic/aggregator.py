@@ -240,7 +240,7 @@ class Aggregator:
         """Published sums count: keep the errors of their encodings. Call it before the vectors change from which they
         are computed."""
         for result in results:
-            counted = not self._near[result.part].isdisjoint(result.contributors)  # else the round went on without this sum
+            counted = not self._near[result.part].isdisjoint(result.contributors)  # else: not used
             if counted and result.part in self._published:
                 self.errors[result.part] = self._published.pop(result.part)()
 

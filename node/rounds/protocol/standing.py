@@ -101,7 +101,7 @@ class Standing:
         """Seconds after the round's beginning that a publisher (or a region's taker) waits; None: without limit, or too
         few rounds have been measured."""
         durations = self.gathered if regional else self.durations
-        patient = max(ROUNDS_WITHOUT_DEADLINE, self.plan.fragments)  # the first rounds also carry what the view before left
+        patient = max(ROUNDS_WITHOUT_DEADLINE, self.plan.fragments)  # the first also send older rests
         if self.plan.patient or self.plan.whole or self.last or len(durations) < patient:
             return None
         return deadline_of(durations)

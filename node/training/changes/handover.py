@@ -1,9 +1,10 @@
-"""A layer goes to another node: what its node had learnt of it and not sent goes along.
+"""Handover: when a layer moves to another node, its residual (what was learnt and not sent) moves too.
 
 The giver serves p (x - g + e) of its parameters as ``local:NAME`` while the next view is prepared; p is its weight in
-its group, and g the same bits on both. The taker adds it to its own x, divided by its own weight, when the view starts:
-so S = sum p x + server errors stays, also where the view is given up before it starts and another one is made. In
-``gradient`` mode it is the error feedback, whose sum over the group counts as it is.
+its group, e its error feedback, and g has the same bits on both. When the view starts, the receiver adds this, divided
+by its own weight, to its own x: so the sum S = sum p (x + e) + server errors stays, also if the view is abandoned
+before it starts and another one is made. In ``gradient`` mode the error feedback is handed over; its sum over the group
+counts without weights.
 """
 
 from __future__ import annotations
@@ -24,22 +25,23 @@ from ...state.transfers.traffic import StateTraffic
 from ..member.view_member import ViewMember
 
 LOCAL = "local:"
-"""Prefix of the parameters' names under which it is served."""
+"""Prefix of the parameters' names under which residuals are served."""
 MOST = 1.0
-"""Times the norm of g: more than this is not what somebody has learnt between rounds."""
+"""A residual with a norm above so many times that of g is refused: no node can learn that much between rounds."""
 MOST_GRADIENTS = 100.0
-"""Times the norm of the last committed step's gradient: no error feedback is as long."""
+"""An error feedback with a norm above so many times that of the last committed gradient is refused."""
 
 
 def may_be_handed_over(job: Job) -> bool:
-    """Not where nobody may see a node's own update, or where one is judged before it counts."""
+    """Whether residuals may be handed over: not if no node may see another's own update (secure), and not if each
+    update is checked before it counts (robust)."""
     updates = job.updates
     return updates.agreed and not updates.secure and not updates.robust_average
 
 
 def given(job: Job, before: ViewMember | None, order: control_pb2.View) -> dict[str, dict[str, Tensor]]:
-    """What this node hands to others as the view of this order begins, to be served: copies in main memory, fp32.
-    ``before``: this node in the view that ends."""
+    """The residuals that this node hands over for the view of ``order``, as they are served: copies in main memory,
+    fp32. ``before``: this node's membership in the view that ends."""
     mine = [one for one in order.handovers if before is not None and one.giver == before.context.name]
     if not mine or before is None or not may_be_handed_over(job):
         return {}
@@ -59,8 +61,8 @@ def given(job: Job, before: ViewMember | None, order: control_pb2.View) -> dict[
 
 
 def taken(context: NodeContext, traffic: StateTraffic, order: control_pb2.View, new: StageState) -> dict[str, Tensor]:
-    """Fetch what others hand to this node: parameter -> p (x - g + e) (in gradient mode e), summed over them. What one
-    of them can't give any more is lost with it, and said."""
+    """Fetch the residuals that other nodes hand to this one: parameter -> p (x - g + e) (in gradient mode e), summed
+    over the givers. If a giver is gone, its residual is lost; the coordinator gets a warning."""
     if not may_be_handed_over(context.job):
         return {}
     gradient = order.norm if new.gradient else None
@@ -93,8 +95,8 @@ def taken(context: NodeContext, traffic: StateTraffic, order: control_pb2.View, 
 
 
 def weigh(view: ViewMember) -> None:
-    """The view starts with other shares of the batch: p (x - g + e) of every member stays what it was. Without agreed
-    rounds x - g is the way of all, and is no node's own."""
+    """The view starts with other shares of the batch: rescale so that p (x - g + e) of every member stays the same. Not
+    in modes without agreed rounds, where x - g is not a residual."""
     if view.gradient or not view.job.updates.agreed:
         return
     with torch.no_grad():
@@ -103,7 +105,7 @@ def weigh(view: ViewMember) -> None:
 
 
 def add(view: ViewMember, handed: Mapping[str, Tensor]) -> None:
-    """The view starts: x += what was handed over / p; in gradient mode the error feedback += it."""
+    """The view starts: add the handed-over residuals, divided by p, to x; in gradient mode to the error feedback."""
     with torch.no_grad():
         for section_name, section in view.state.sections.items():
             if handed.keys().isdisjoint(section.layout.names):
@@ -118,8 +120,8 @@ def add(view: ViewMember, handed: Mapping[str, Tensor]) -> None:
 
 
 def must_say(view: ViewMember) -> bool:
-    """Whether the coordinator has to know what this node had learnt and not sent: where nobody may see it, the view
-    says what is lost; where it is often nothing, only what is something is handed over."""
+    """Whether this node reports the norms of its residuals to the coordinator: where they may not be handed over, the
+    view tells what is lost; where most are zero, only the others are handed over."""
     updates = view.job.updates
     if not updates.agreed:
         return False
@@ -130,8 +132,8 @@ def must_say(view: ViewMember) -> bool:
 
 
 def unsent(view: ViewMember, layers: list[int], definition: ModelDefinition) -> tuple[list[float], float]:
-    """Of each layer the norm of what this node has learnt and not sent, by its weight; and the norm g has moved, in
-    gradient mode that of the newest gradient."""
+    """(norm of this node's weighted residual for each of ``layers``, norm of g's change; in gradient mode, instead of
+    the latter, the norm of the newest gradient)."""
     squares = dict.fromkeys(layers, 0.0)
     moved = 0.0
     for section_name, section in view.state.sections.items():
@@ -148,12 +150,12 @@ def unsent(view: ViewMember, layers: list[int], definition: ModelDefinition) -> 
 
 
 def _counts(view: ViewMember, section: str) -> float:
-    """How much of what is a member's own counts in S."""
+    """The weight of this member's residual in the sum S."""
     return 1.0 if view.gradient else view.exchanges[section].share
 
 
 def _names(one: control_pb2.Handover, state: StageState, definition: ModelDefinition) -> list[str]:
-    """The parameters of a place that are handed over."""
+    """The parameters of ``state`` that the handover ``one`` moves."""
     layers, tied = set(one.layers), definition.tied_trained
     names = [name for section in state.sections.values() for name in section.layout.names]
     return [name for name in names if (one.ends if name == tied else definition.layer_of(name) in layers)]
@@ -165,8 +167,8 @@ def _fetch(traffic: StateTraffic, giver: str, values: Mapping[str, Tensor]) -> S
 
 
 def _wrong(values: Mapping[str, Tensor], references: Mapping[str, Tensor], gradient: float | None) -> str:
-    """Why this is nothing that a node can have learnt; empty where it can be. ``gradient``: in gradient mode the norm
-    of the last step's."""
+    """Why these values cannot be a residual; empty if they can. ``gradient``: in gradient mode the norm of the last
+    step's gradient."""
     norm, most = _norm(values.values()), _norm(references[name] for name in values)
     limit = MOST * most if gradient is None else MOST_GRADIENTS * gradient
     if math.isfinite(norm) and (norm <= limit or not limit):

@@ -1,4 +1,4 @@
-"""The end of a view on one node: how far it got, and what is finished of it before the next one begins."""
+"""The end of a view on one node: reports how far the node got, and finishes agreed work before the next view begins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..steps.view_training import ViewTraining
 from .handover import must_say, unsent
 
 CATCH_UP_SECONDS = 60.0
-"""Without a byte that arrives: then the last rounds are not to be had."""
+"""After so many seconds in which no byte arrives, the node gives up the last rounds."""
 
 
 def how_far(holdings: Holdings, next_view: int) -> control_pb2.Flushed:
@@ -48,9 +48,9 @@ def _of_the_training(previous: ViewTraining, answer: control_pb2.Flushed) -> Non
 
 
 def catch_up(holdings: Holdings, view: control_pb2.View) -> StageState | None:
-    """Finish what the old view agreed on: the committed step, the rounds that some member has applied.
+    """Finish what the old view agreed on: the committed step, and the rounds that some member has applied.
 
-    The answer: the place that this node followed as a spare, if it could not to the end."""
+    Returns the state of the place that this node followed as a spare, if it could not follow it to the end."""
     context = holdings.context
     targets = {state.section: state.round for state in view.sections}
     watch = Watch("the last rounds", time.monotonic(), CATCH_UP_SECONDS, context.wire.arrived)
@@ -73,7 +73,7 @@ def catch_up(holdings: Holdings, view: control_pb2.View) -> StageState | None:
 def _follow_to_the_end(
     holdings: Holdings, follower: Follower, step: int, targets: dict[str, int], watch: Watch
 ) -> StageState | None:
-    """Apply the last rounds of the view that this node followed as a spare; its place, if that fails."""
+    """Apply the last rounds of the view that this node followed as a spare. Returns its state if that fails."""
     context = holdings.context
     follower.flushed(context.wire.members)
     while not follower.reached(step, targets):
@@ -91,7 +91,7 @@ def _follow_to_the_end(
 
 
 def compare_histories(holdings: Holdings, view: control_pb2.View) -> None:
-    """Drop the state if most of the group went another way: the majority's is fetched instead."""
+    """Drop the state if its chain differs from that of the group's majority, whose state is then fetched."""
     chains = {state.section: (state.round, state.chain) for state in view.sections if state.chain}
     for state in holdings.held:
         for name, section in state.sections.items():

@@ -25,16 +25,16 @@ from .take_up import StateLoader, fetch_of
 
 
 class Placement:
-    """One node's, view after view."""
+    """Sets up one node's place in each view."""
 
     def __init__(self, holdings: Holdings, loader: StateLoader, said: Unanswered) -> None:
-        """``loader``: fills states with the reference. ``said``: takes what the coordinator waits for."""
+        """``loader``: fills states with the reference. ``said``: repeats reports until the coordinator has acted."""
         self._holdings, self._loader, self._said = holdings, loader, said
         self.base = BaseLoader(holdings.traffic)
         self.unfollowed: StageState | None = None
-        """The place that this node followed as a spare until it could not any more."""
+        """The state of the place that this node followed as a spare until that failed."""
         self.cannot_follow = ""
-        """Why this spare cannot follow what the view wants it to."""
+        """Why this spare cannot follow the place that the view gives it to follow; empty if it can."""
         self._held_before = False
         """Whether this node has ever taken up a place."""
 
@@ -43,9 +43,9 @@ class Placement:
         return self._holdings.context
 
     def place(self, view: control_pb2.View, plan: Plan, held: Sequence[StageState]) -> StageState:
-        """The state of this node's place: the one that it holds, or another one, filled."""
+        """The state of this node's place: the present one if the place is the same, else a new one, filled."""
         context, loading = self._context, self._loader.loading
-        begun = [loading.state] if loading is not None else []  # of the same checkpoint
+        begun = [loading.state] if loading is not None else []  # an interrupted load of the same checkpoint
         new = next((one for one in held if one.same_place(context.definition, plan, context.name)), None)
         if new is not None:
             return new
@@ -57,18 +57,18 @@ class Placement:
         return new
 
     def take_up(self, plan: Plan, place: str, held: Sequence[StageState], view: control_pb2.View) -> StageState:
-        """What a place holds, without the values of what trains. FarflungError: it is too much for this node."""
+        """A new state for ``place``, without values of the trained parameters. Broken: it needs too much memory."""
         context, resources = self._context, self._holdings.resources
         must_fit(context, resources.owner.limits.memory, len(resources.optimizer.moments), plan, place)
         if self._held_before:
-            gc.collect()  # a place that was given up is as large, and its training full of cycles
+            gc.collect()  # free the earlier place, which is as large and has reference cycles
         self._held_before = True
         new = StageState(context.definition, context.job, plan, place, resources.optimizer, resources.keeps_on(context))
         self.base.load(context, new, held, view)
         return new
 
     def _contribute(self, view: control_pb2.View, plan: Plan, new: StageState) -> None:
-        """Take up again what this node kept beside the checkpoint that the view begins with."""
+        """Take up the rest that this node kept beside the checkpoint with which the view begins."""
         context, rests = self._context, self._holdings.resources.rests
         rest = rests.read(view.checkpoint, view.kept_in) if rests is not None else None
         if rest is None:
@@ -83,7 +83,7 @@ class Placement:
             context.warn(context.name, why)
 
     def keep_snapshots(self, view: control_pb2.View, plan: Plan, new: StageState) -> None:
-        """Keep what spares are still to get of earlier views, and of this one what those want who have none."""
+        """Keep earlier snapshots that spares still fetch, and make one of this view for spares that have none."""
         snapshots, mine = self._holdings.traffic.snapshots, plan.stages_of(self._context.name)
         fetch = {one.node for one in view.shadows if one.fetch and plan.stages_of(one.like) == mine}
         for number, kept in list(snapshots.items()):
@@ -91,7 +91,7 @@ class Placement:
             fetch -= kept.wanted_by
             if not kept.wanted_by:
                 del snapshots[number]
-        if fetch:  # they may begin a moment before this node does: until then it is what it holds
+        if fetch:  # spares may ask before this node has started
             snapshots[view.number] = Snapshot(named([new]), fetch)
 
     # ---- a spare -------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class Placement:
     def follow(
         self, view: control_pb2.View, plan: Plan, position: Position, round: int, held: list[StageState]
     ) -> Follower | None:
-        """What a spare does: follow the place that the view says, from what it holds or from a snapshot."""
+        """For a spare: follow the place that the view gives it to follow, from its present state or from a snapshot."""
         context, follower = self._context, self._holdings.follower
         mine = next((one for one in view.shadows if one.node == context.name), None)
         if mine is None:
@@ -110,7 +110,7 @@ class Placement:
             try:
                 follower = self._new_follower(view, plan, mine, guides, held)
             except FarflungError as error:
-                self.cannot_follow = error.message  # told when the view trains: before, nobody asks
+                self.cannot_follow = error.message  # reported when the view trains
                 return None
         follower.enter(context, plan, mine.like, position, round, guides[first:] + guides[:first])
         self._holdings.state = follower.state if follower.whole else None
@@ -128,7 +128,7 @@ class Placement:
         kept = next((state for state in held if state.same_place(context.definition, plan, mine.like)), None)
         if kept is not None and not mine.fetch:
             return Follower(holdings.resources, holdings.traffic, kept, None, self.caught_up)
-        # What a fetch has brought and could not be followed: what has not changed since is not fetched again.
+        # The state of an attempt that failed: pieces that are unchanged since are not fetched again.
         before, self.unfollowed = self.unfollowed, None
         again = before is not None and before.same_place(context.definition, plan, mine.like)
         new = before if again and before is not None else self.take_up(plan, mine.like, held, view)
@@ -137,12 +137,12 @@ class Placement:
         return Follower(holdings.resources, holdings.traffic, new, fetch, self.caught_up)
 
     def tell_of_what_it_cannot_follow(self) -> None:
-        """The view trains: say why this spare does not follow a stage, if so."""
+        """The view trains: if this spare cannot follow its place, report why."""
         if self.cannot_follow:
             self.caught_up(self.cannot_follow)
 
     def caught_up(self, failed: str) -> None:
-        """Tell the coordinator that this spare holds what the group holds; or why it cannot follow it."""
+        """Tell the coordinator that this spare has the group's state, or, with ``failed``, why it cannot follow."""
         if failed:
             self._context.tell(f"does not follow a stage: {failed}")
         caught_up = control_pb2.CaughtUp(view=self._context.view, failed=failed)
@@ -150,8 +150,8 @@ class Placement:
 
 
 def must_fit(context: NodeContext, limit: int, moments: int, plan: Plan, place: str) -> None:
-    """Broken when the owner allows less memory (``limit``, bytes; 0: any) than a place's weights and what moves them
-    take. ``moments``: vectors that the optimiser keeps."""
+    """Broken if the owner allows less memory (``limit``, bytes; 0: no limit) than a place's weights, gradients and
+    moments need. ``moments``: the number of vectors that the optimiser keeps."""
     if not limit:
         return
     job = context.job

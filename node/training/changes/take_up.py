@@ -1,4 +1,5 @@
-"""How a node that takes up a place gets its reference: from itself, from peers, from a checkpoint, or from the seed."""
+"""How a node that takes up a place gets the reference: from its own states, peers, a checkpoint, a model folder or the
+seed."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ from ...state.transfers.parameter_bytes import named
 from ...state.transfers.traffic import StateTraffic
 
 Holders = Callable[[str], Sequence[str]]
-"""Who has a parameter's reference."""
+"""``holders(name)``: the nodes that have a parameter's reference."""
 
 
 @dataclass
 class Loading:
-    """A load of a checkpoint's step (0: of the weights to begin with) that is under way, or was broken off by a view
-    change: ``loaded`` parameters of ``state`` are whole."""
+    """A load of the checkpoint of step ``checkpoint`` (0: of the initial weights) that is under way or was interrupted
+    by a view change. The parameters ``loaded`` of ``state`` are complete."""
 
     checkpoint: int
     state: StageState
@@ -39,14 +40,14 @@ class StateLoader:
     """Fills the states of a node's places, one after the other."""
 
     def __init__(self, traffic: StateTraffic, read: Fetch, own_loop: bool) -> None:
-        """``read``: bytes of an artifact of the coordinator's. ``own_loop``: members bring models of their own."""
+        """``read``: reads bytes of the coordinator's artifacts. ``own_loop``: members bring models of their own."""
         self._traffic, self._read, self._own_loop = traffic, read, own_loop
         self.loading: Loading | None = None
-        """A load that is under way, or that a view change broke off."""
+        """A load that is under way, or that a view change interrupted."""
 
     def load(self, context: NodeContext, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:
-        """Fill ``new`` with the reference at the view's start, and set x := g; where this node held a parameter in
-        another place, x, error feedback and (in delta mode) moments stay what they were.
+        """Fill ``new`` with the reference at the view's start, and set x := g. For parameters that this node held in
+        another place, x - g, the error feedback and (in delta mode) the moments are kept.
 
         Raises:
             FarflungError: a checkpoint or the initial weights cannot be read, or no holder answers.
@@ -57,7 +58,7 @@ class StateLoader:
             if view.checkpoint > 0:
                 self._from_checkpoint(context, new, view, names)
             elif view.checkpoint == 0 and self._own_loop and first != context.name:
-                # Models that members bring begin with other weights in each: everybody takes those of the first.
+                # Models that members bring have different initial weights: all nodes take those of the first node.
                 self._fetch(context, new, names, lambda name: [first])
             elif (
                 view.checkpoint == 0
@@ -65,7 +66,7 @@ class StateLoader:
                 and context.definition.starts_from_folder
             ):
                 self._from_folder(context, new, view, names)
-            elif view.checkpoint == 0:  # adapters too: no folder has any
+            elif view.checkpoint == 0:  # adapters too: a model folder has none
                 _from_seed(context, new)
             else:
                 self._from_holders(context, new, held, view)
@@ -88,13 +89,13 @@ class StateLoader:
         load_checkpoint(new, checkpoint, [])
 
     def _from_folder(self, context: NodeContext, new: StageState, view: control_pb2.View, names: Sequence[str]) -> None:
-        """The weights of the job's model folder."""
+        """Load the weights of the job's model folder."""
         places = {name: vectors[""] for name, vectors in new.named().items()}
         weights: Weights | None = None
 
         def load(name: str) -> None:
             nonlocal weights
-            if weights is None:  # who takes everything from another reads nothing of the folder
+            if weights is None:  # a node that fetches all from peers reads nothing of the folder
                 weights = weights_of(context.job, context.facts, self._read)
             places[name].copy_(initial_weights(context.definition, [name], context.job.run.seed, weights)[name])
 
@@ -111,11 +112,10 @@ class StateLoader:
         load: Callable[[str], None],
         moments: bool,
     ) -> None:
-        """Load these parameters: the node that keeps a stage's file from the coordinator, the others of its group from
-        it.
+        """Load these parameters: the stage's keeper from the coordinator, the others of its group from the keeper.
 
-        So the coordinator sends each stage once. Parameters go on as they come: nobody waits for the whole of a stage.
-        What is here of a load that a view change broke off is not loaded again.
+        So the coordinator sends each stage once. Each parameter is passed on as soon as it has come. Parameters of a
+        load that a view change interrupted are not loaded again.
         """
         plan, server = Plan.from_json(view.plan), self._traffic.server
         before, loaded = self.loading, set[str]()
@@ -147,7 +147,7 @@ class StateLoader:
     def _from_holders(
         self, context: NodeContext, new: StageState, held: Sequence[StageState], view: control_pb2.View
     ) -> None:
-        """Copy what this node has, ask holders for the rest."""
+        """Copy the parameters that this node has, and fetch the others from their holders."""
         here = named(held)
         missing = []
         for name, vectors in new.named().items():
@@ -159,14 +159,14 @@ class StateLoader:
         self._fetch(context, new, missing, _holders(context, view))
 
     def _carry(self, context: NodeContext, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:
-        """The local part of every parameter that this node held in another place goes with it. Of what is new to it the
-        moments are one peer's, for they count as many steps as its own; or, where moments are private, all begin
-        anew."""
+        """Keep the local part (x - g, error feedback, moments) of every parameter that this node held in another place.
+        Moments of parameters that are new to it come from a peer, because one step count applies to all moments; if
+        moments are private, all moments are reset instead."""
         lacking = _carry_local(context, new, held, Plan.from_json(view.plan))
         new.lacking = frozenset(lacking)
         steps = max((state.optimizer_steps for state in held), default=0)
         if new.gradient or len(lacking) == len(new.named()):
-            return  # its moments are the group's; or nothing of it is old: as a joiner begins
+            return  # the moments are the group's, or all parameters are new, as for a joiner
         if lacking and not new.moments_travel:
             for section in new.sections.values():
                 for moment in section.moments.values():
@@ -191,7 +191,7 @@ class StateLoader:
 
 
 def _from_seed(context: NodeContext, new: StageState) -> None:
-    """The weights that a run begins with where there are none of a folder."""
+    """Set the initial weights of a run without a model folder."""
     for name, prefix, values in new.tensors():
         if not prefix:
             values.copy_(initial_weights(context.definition, [name], context.job.run.seed)[name])
@@ -216,7 +216,8 @@ def _holders(context: NodeContext, view: control_pb2.View) -> Holders:
 
 
 def _carry_local(context: NodeContext, new: StageState, held: Sequence[StageState], plan: Plan) -> list[str]:
-    """Move the local part of parameters that are held into ``new``; the names of those that are new to this node."""
+    """Move the local part of parameters that are held into ``new``. Returns the names of parameters that are not
+    held."""
     agreed = context.job.updates.agreed and not new.gradient
     old: dict[str, tuple[Section, slice]] = {}
     for section in (section for state in held for section in state.sections.values()):
@@ -234,7 +235,7 @@ def _carry_local(context: NodeContext, new: StageState, held: Sequence[StageStat
                 continue
             source, there = old[name]
             section.x[here] = source.x[there]
-            factor = source.weight / weight if source.weight and weight else 1.0  # sections differ in it
+            factor = source.weight / weight if source.weight and weight else 1.0  # sections may have different weights
             if factor != 1.0:
                 section.x[here].sub_(section.g[here]).mul_(factor).add_(section.g[here])
             if source.feedback is not None:
@@ -259,17 +260,16 @@ def fetch_of(
     moments: bool | None = None,
     kept: bool = False,
 ) -> StateFetch:
-    """The fetch of these parameters of ``new``. FarflungError: somebody's view says that nobody holds one.
-    ``moments_only``: the reference is here, and what comes of it is left."""
+    """Begin a fetch of the parameters ``names`` of ``new``. FarflungError: the view names no holder of one.
+    ``moments_only``: the reference is here already, so that of the answer is dropped."""
     found = {name: [node for node in holders(name) if node != context.name] for name in names}
     for name, nodes in found.items():
         if not nodes:
             raise FarflungError(
                 f"no node of this view holds {name}", "this is a fault of the view; please report it", 4
             )
-    moments = new.gradient or moments_only if moments is None else moments  # of a checkpoint they are nobody's own
-    # In delta mode a peer's moments belong to the peer's own path; a joiner's begin anew, and bias correction is
-    # their ramp.
+    moments = new.gradient or moments_only if moments is None else moments  # a checkpoint's moments are common
+    # In delta mode a peer's moments belong to its own trajectory; a joiner's start at zero, with bias correction.
     wanted: Mapping[str, Mapping[str, torch.Tensor]] = {
         name: {
             prefix: torch.empty_like(values) if moments_only and prefix in REFERENCE else values

@@ -1,7 +1,7 @@
-"""From one view to the next: say how far the old one got, finish what it agreed on, take up the new place.
+"""From one view to the next: report how far the old one got, finish what it agreed on, take up the new place.
 
-A view change may be broken off by the next one at any moment (`ViewEnds`); nothing that is shared changes before the
-view starts, so there is nothing to undo.
+The next view change may interrupt this one at any moment (`ViewEnds`); no shared state changes before the view starts,
+so there is nothing to undo.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class ViewChange:
     """One node's way from view to view: ``flush`` the old one, ``prepare`` the new one, ``start`` it."""
 
     def __init__(self, holdings: Holdings, said: Unanswered, read: Fetch, promises: Promises | None = None) -> None:
-        """``said``: takes what the coordinator waits for. ``read``: bytes of an artifact of the coordinator's.
-        ``promises``: what every view is held against; None: the coordinator is trusted."""
+        """``said``: repeats reports until the coordinator has acted. ``read``: reads bytes of the coordinator's
+        artifacts. ``promises``: check every view; None: the coordinator is trusted."""
         self._holdings, self._said, self._promises = holdings, said, promises
         self.loader = StateLoader(holdings.traffic, read, holdings.resources.own is not None)
         self.placement = Placement(holdings, self.loader, said)
         self._handed: dict[str, Tensor] = {}
-        """What others hand to this node, until the view starts."""
+        """The residuals that other nodes have handed over, kept until the view starts."""
 
     @property
     def _context(self) -> NodeContext:
@@ -58,19 +58,19 @@ class ViewChange:
     # ---- the old view ----------------------------------------------------------------------
 
     def flush(self, flush: control_pb2.Flush, had_started: bool) -> None:
-        """Stop where we are; from here on nothing of the old view is sent, and only the answer tells how far it got.
-        ``had_started``: the view has started, and this node had not heard of it yet."""
+        """Stop; from now on no message of the old view is sent, and the answer reports how far this node got.
+        ``had_started``: the view had started, although this node has not handled its start."""
         holdings = self._holdings
         self._context.wire.leave_view()
         if had_started:
-            self._take_over()  # those who had what is handed over have let go of it
+            self._take_over()  # the givers have dropped what they handed over
         self._handed = {}
         if holdings.training is not None:
             holdings.training.texts.clear()
             holdings.training.mode.finish_committed()
         holdings.begun_at = holdings.step
         if holdings.training is not None and holdings.training.started:
-            holdings.previous = holdings.training  # a view that never started leaves nothing to finish: the one before
+            holdings.previous = holdings.training  # if a view never started, the one before is to be finished
         holdings.training = None
         if holdings.follower is not None:
             holdings.state = holdings.follower.state if holdings.follower.whole else None
@@ -79,13 +79,12 @@ class ViewChange:
     # ---- the new view ----------------------------------------------------------------------
 
     def prepare(self, view: control_pb2.View) -> None:
-        """Take up the place that the view gives this node, with everything that belongs there, and say that it is
-        prepared.
+        """Take up the place that the view gives this node, with all its state, and report that this node is prepared.
 
         Raises:
-            Broken: the view breaks a promise, or the owner does not allow the memory that it takes.
-            Unreadable: a file of the checkpoint that the view begins with is of no use.
-            FarflungError: what belongs there cannot be had.
+            Broken: the view breaks a promise, or needs more memory than the owner allows.
+            Unreadable: a file of the checkpoint with which the view begins cannot be used.
+            FarflungError: the state cannot be loaded.
         """
         holdings = self._holdings
         plan = self._enter(view)
@@ -97,7 +96,7 @@ class ViewChange:
         compare_histories(holdings, view)
         holdings.begun_at = view.step
         held = holdings.held
-        # Nobody holds anything yet: who asks waits for what is loaded, or for the weights that the first node brings.
+        # No node holds state yet: requests wait until parameters are loaded, or for the first node's own weights.
         begins = view.checkpoint >= 0
         server = holdings.traffic.server
         if not begins:
@@ -116,8 +115,8 @@ class ViewChange:
             start = self._start_of(view, plan, position)
             holdings.training = ViewTraining(self._context, holdings.resources, new, start)
             self.placement.keep_snapshots(view, plan, new)
-        # Until everybody is prepared, what this node held before may be asked for, now or by the next view. Of several
-        # places the one that has trained: those of views that never started have nothing of their own.
+        # Until all nodes are prepared, peers of this or the next view may ask for the state that this node held before.
+        # Of several states keep the one that has trained: those of views that never started have no residuals.
         holdings.kept = next((state for state in reversed(held) if state is not new), None)
         holdings.state = new
         if new is not None:
@@ -128,7 +127,7 @@ class ViewChange:
         self._say_prepared(view, new)
 
     def _enter(self, view: control_pb2.View) -> Plan:
-        """The view's members, job and plan count from here on. Broken: it breaks a promise."""
+        """Use the view's members, job and plan from now on. Broken: the view breaks a promise."""
         holdings = self._holdings
         plan, job = read_view(view, self._promises)
         before = holdings.context
@@ -156,7 +155,7 @@ class ViewChange:
         return ViewStart(plan, position, view.save, view.evaluate, followed, signer)
 
     def _go_back(self, checkpoint: int) -> None:
-        """The run goes back to a checkpoint: nothing that this node holds counts any more."""
+        """The run goes back to a checkpoint: drop all state that this node holds."""
         holdings = self._holdings
         holdings.drop_states()
         holdings.follower = None
@@ -175,7 +174,7 @@ class ViewChange:
         self._said.say(control_pb2.Report(prepared=prepared))
 
     def fingerprints(self) -> list[control_pb2.Fingerprint]:
-        """Of the reference of every section that this node holds."""
+        """The fingerprint of the reference of every section that this node holds."""
         state = self._holdings.state
         assert state is not None
         gradient = self._context.job.updates.mode == "gradient"
@@ -185,7 +184,7 @@ class ViewChange:
         ]
 
     def _needed(self, view: control_pb2.View, plan: Plan) -> set[str]:
-        """The members with whom this node exchanges something in the view, and may finish the one before."""
+        """The members with which this node exchanges messages in the view, or finishes the one before."""
         context, previous = self._context, self._holdings.previous
         names = [member.name for member in view.members]
         holders = {holder.layer: list(holder.nodes) for holder in view.holders}
@@ -199,7 +198,8 @@ class ViewChange:
         return found
 
     def share_cores(self, view: control_pb2.View) -> None:
-        """Nodes of one machine divide its cores: threads of several that wait for each other are 100 times slower."""
+        """Divide the cores of a machine among its nodes: with more threads than cores, waiting threads make computation
+        100 times slower."""
         if self._context.device.type != "cpu" or "OMP_NUM_THREADS" in os.environ:
             return
         hosts = {member.name: member.address.rpartition(":")[0] for member in view.members}
@@ -217,31 +217,30 @@ class ViewChange:
     # ---- the start -----------------------------------------------------------------------------
 
     def start(self, view: control_pb2.View) -> None:
-        """The view starts: what others handed over counts, and nobody needs what this node held before."""
+        """The view starts: add the residuals that others handed over, and drop the state that this node held before."""
         holdings = self._holdings
         self._take_over()
         self.placement.tell_of_what_it_cannot_follow()
         moved = holdings.kept is not None
         holdings.previous = holdings.kept = self.loader.loading = None
         self.placement.base.loaded = {}
-        holdings.traffic.serve_anew()  # lets go of what only joiners needed
+        holdings.traffic.serve_anew()  # frees state that only joiners needed
         if moved:
-            gc.collect()  # the place before, whose training is full of cycles
+            gc.collect()  # frees the place before, which has reference cycles
             release_freed_memory()
         snapshots = holdings.traffic.snapshots
         if view.number in snapshots and holdings.training is not None:
             snapshots[view.number].held = frozen(holdings.training.state)
 
     def _take_over(self) -> None:
-        """What is this node's own counts as much as it did with the weight of before; add what others had learnt of the
-        layers that are its own now."""
+        """Rescale this node's residuals to its new weight, and add the residuals that others handed over."""
         handed, self._handed = self._handed, {}
         if self._holdings.training is not None:
             weigh(self._holdings.training.view)
             add(self._holdings.training.view, handed)
 
     def cannot_read(self, message: str) -> None:
-        """A file of the checkpoint is of no use: this node has no place until the next view."""
+        """A file of the checkpoint cannot be used: this node has no place until the next view."""
         self._holdings.state = self._holdings.training = self.loader.loading = None
         self._context.tell(message)
 
@@ -254,7 +253,7 @@ def read_view(view: control_pb2.View, promises: Promises | None) -> tuple[Plan, 
 
 
 def position_of(view: control_pb2.View) -> Position:
-    """Where in the stream of samples the view begins. RunFailed: the view makes no sense."""
+    """The position in the stream of samples at which the view begins. RunFailed: the view is not valid."""
     try:
         redo = (*view.redo, *of_runs(view.redo_runs, view.cursor))
     except ValueError as problem:

@@ -1,4 +1,4 @@
 """A training loop of a person's own in the place of ours: ``farflung.group``.
 
-What it computes is the person's.
+The user's loop decides what is computed.
 """

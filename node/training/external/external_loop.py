@@ -1,9 +1,9 @@
-"""Between a trainer and a person's own training loop, which run in two threads of one process.
+"""Connects a trainer with a user's own training loop; the two run in two threads of one process.
 
-The trainer's thread does what it does on any node: views, rounds, reports. Where another node computes its share of a
-step, this one puts an ``Order`` up and answers peers until the loop's thread has brought the gradient. The loop
-computes with a copy of the weights, so that a view change need not wait for it; a gradient of an order that was
-withdrawn meanwhile is dropped, as other nodes abandon their step.
+The trainer's thread handles views, rounds and reports, as on any node. Instead of computing its share of a step, it
+publishes an ``Order`` and answers peers until the loop's thread has delivered the gradient. The loop computes with a
+copy of the weights, so that a view change need not wait for it; the gradient of an order that was withdrawn meanwhile
+is dropped, as other nodes abandon their step.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from .external_model import OwnModel, OwnOptimizer
 log = logging.getLogger(__name__)
 
 FIRST_SECONDS = 600.0
-"""For a loop's first step, while nobody knows how long one takes: it may compile, or read its data."""
+"""Seconds that a loop's first step may take, before its usual time is known: it may compile, or read data."""
 _LOOK_SECONDS = 0.005
-"""Between two looks for the loop's gradient: it adds half of that to a step."""
+"""Seconds between two looks for the loop's gradient; half of it is added to a step on average."""
 
 
 @dataclass(eq=False)
 class Order:
-    """A share of a step that the loop is to compute; ``tally`` is there once it has."""
+    """A share of a step that the loop is to compute; ``tally`` is set when it has."""
 
     step: int
     samples: list[int]
     scale: float
-    """What the gradient of the share's mean loss counts."""
+    """The factor on the gradient of the share's mean loss."""
     sections: tuple[Section, ...]
     gradients: Gradients
     life: int = 0
-    """Of the trainer that wants it."""
+    """The number of the trainer that wants it (`OwnLoop.life`)."""
     tally: Tally | None = None
 
 
 class LoopOwner(Owner):
-    """Wishes of the loop: it leaves, or has not come back for long and so should not hold up the others."""
+    """The loop's wishes as an owner's: to leave, or, after a long absence of the loop, to have no place meanwhile."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,13 +64,13 @@ class LoopOwner(Owner):
         self._waits_since = now
 
     def came(self, now: float) -> None:
-        """The loop is back."""
+        """The loop has returned to the trainer."""
         if self._waits_since is not None:
             self._usual.append(now - self._waits_since)
         self._waits_since = None
 
     def begin_again(self) -> None:
-        """Nobody waits for the loop."""
+        """The trainer does not wait for the loop any more."""
         self._waits_since = None
 
     def wish(self) -> Wish | None:
@@ -83,11 +83,11 @@ class LoopOwner(Owner):
 
 
 class LoopTrainer(Protocol):
-    """What the loop needs of the trainer beside it."""
+    """The part of the trainer that the loop uses."""
 
     @property
     def state(self) -> StageState | None:
-        """What the node holds of the model; None: it has no place."""
+        """The state of the node's place; None: it has no place."""
 
     @property
     def step(self) -> int:
@@ -98,11 +98,11 @@ class LoopTrainer(Protocol):
         """Counts where a step's time goes."""
 
     def pump(self, timeout: float = 0.0) -> None:
-        """Handle whatever has arrived, waiting up to so many seconds for the first of it."""
+        """Handle all messages that have arrived; wait up to ``timeout`` seconds for the first."""
 
 
 class OwnLoop:
-    """The Runner of a node whose steps a person's loop computes."""
+    """The Runner of a node whose steps a user's loop computes."""
 
     def __init__(self, model: OwnModel, optimizer: torch.optim.Optimizer) -> None:
         self.model, self.optimizer = model, OwnOptimizer(model, optimizer)
@@ -110,7 +110,7 @@ class OwnLoop:
         self.trainer: LoopTrainer | None = None
         self._changed = threading.Condition()
         self.life = 0
-        """How often the trainer has begun again."""
+        """How often the trainer has been replaced."""
         self._order: Order | None = None
         self._taken: Order | None = None
         self._over = False
@@ -119,7 +119,7 @@ class OwnLoop:
     # ---- the trainer's thread ------------------------------------------------------------------
 
     def step(self, step: int, microbatches: Sequence[list[int]], scale: float) -> Tally:
-        """Wait for the loop's gradient of these samples. Raises ViewEnds, after which it counts no more."""
+        """Wait for the loop's gradient of these samples. Raises ViewEnds; the gradient is then dropped."""
         trainer = self.trainer
         samples = [sample for microbatch in microbatches for sample in microbatch]
         assert trainer is not None and trainer.state is not None
@@ -136,7 +136,7 @@ class OwnLoop:
             while order.tally is None:
                 trainer.pump(_LOOK_SECONDS)
         finally:
-            with self._changed:  # not while the loop copies the weights
+            with self._changed:  # the loop may be copying the weights
                 self._order = None
         # While this thread waited, the loop's has computed.
         clock.wire, clock.waiting = wire, waiting
@@ -144,11 +144,12 @@ class OwnLoop:
         return order.tally
 
     def evaluate(self, step: int, microbatches: Sequence[list[int]]) -> Sequence[Tally]:
-        """The members' own data have no validation samples here."""
+        """Empty tallies: with members' own data there are no validation samples."""
         return [Tally() for _ in microbatches]
 
     def begin_again(self) -> None:
-        """The trainer has ended, and another takes its place: the loop waits for it, or computes for nobody."""
+        """The trainer has ended, and another will replace it. The loop waits for that one; the gradient of an order
+        that it is computing will be dropped."""
         with self._changed:
             self.trainer, self.life = None, self.life + 1
         self.owner.begin_again()
@@ -162,7 +163,8 @@ class OwnLoop:
     # ---- the loop's thread ---------------------------------------------------------------------
 
     def take(self) -> Order | None:
-        """Wait for the next order, and take its weights; None when the run is over. Raises what ended the trainer."""
+        """Wait for the next order, and copy its weights; None when the run is over. Raises the error that ended the
+        trainer."""
         with self._changed:
             self._changed.wait_for(lambda: self._over or self._order not in (None, self._taken))
             if self.error is not None:
@@ -182,7 +184,8 @@ class OwnLoop:
             return self._taken
 
     def give(self, loss: float | None) -> None:
-        """Hand over the gradients of the order that was taken, which are set to None; dropped if it is withdrawn."""
+        """Deliver the gradients of the order that was taken, and set them to None. If the order was withdrawn, they are
+        dropped."""
         self.owner.came(time.monotonic())
         with self._changed, torch.no_grad():
             order = self._taken
@@ -195,7 +198,7 @@ class OwnLoop:
                 if loss is not None:
                     tally.loss_sum, tally.tokens = loss * count, count
                 order.tally = tally
-            # Before the lock is free: then the trainer's thread lays the sum there, and steps by it.
+            # Before the lock is released: afterwards the trainer's thread writes the sum to `grad`, and steps by it.
             for parameter in self.model.parameters.values():
                 parameter.grad = None
 

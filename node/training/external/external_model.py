@@ -1,7 +1,7 @@
-"""A model and an optimiser that a person's own process brings to a run (``farflung.group``), as the trainer sees them.
+"""The trainer's view of a model and an optimiser that a user's own process brings to a run (``farflung.group``).
 
-The run has one layer, the whole model, and of it the parameters that the optimiser moves. The process computes with
-its own copy of the weights; the trainer keeps theirs, and each step copies them over.
+The run has one layer, with the parameters that the optimiser moves. The process computes with its own copy of the
+weights; the trainer has the run's weights, and each step copies them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ...state.sections.section import Section
 class OwnModel(ModelDefinition):
     """The parameters that ``optimizer`` moves, under their names in ``model``.
 
-    Raises FarflungError for what cannot be averaged: parameters that are not float32, on several devices, or strange to
-    the model; layers whose statistics have no meaning for a part of a batch.
+    Raises FarflungError for parameters that are not float32, lie on several devices, or do not belong to the model, and
+    for layers that compute statistics over the batch.
     """
 
     family = "own"
@@ -64,7 +64,8 @@ class OwnModel(ModelDefinition):
 
 
 class _Weights(StageModel):
-    """The names of the parameters, for the trainer's flat vectors to stand behind. It computes nothing."""
+    """A module with the parameters' names, whose values are views of the trainer's flat vectors. It computes
+    nothing."""
 
     def __init__(self, names: Iterable[str], device: torch.device) -> None:
         super().__init__(0, 0, 1)
@@ -75,7 +76,7 @@ class _Weights(StageModel):
                 if step not in dict(module.named_children()):
                     module.add_module(step, nn.Module())
                 module = module.get_submodule(step)
-            # No values: StageState puts its own vectors there.
+            # No values: StageState sets views of its own vectors.
             module.register_parameter(leaf, nn.Parameter(torch.empty(0, device=device)))
 
     def forward(self, inputs: Tensor, places: Tensor | None = None) -> NoReturn:
@@ -86,10 +87,10 @@ class _Weights(StageModel):
 
 
 class OwnOptimizer:
-    """A person's ``torch.optim`` optimiser, whose state lies in the section's vectors, so that it can go to joiners.
+    """A user's ``torch.optim`` optimiser, whose state lies in the section's vectors, so that joiners can get it.
 
-    Learning rates and decay are its own; the job's say nothing. Raises FarflungError for an optimiser that keeps
-    anything but tensors of the parameters' shapes and a count of steps, or that has taken steps already.
+    Its own learning rates and weight decay are used, not the job's. Raises FarflungError for an optimiser that has
+    taken steps already, or whose state is more than tensors of the parameters' shapes and a step count.
     """
 
     def __init__(self, model: OwnModel, optimizer: torch.optim.Optimizer) -> None:
@@ -99,7 +100,7 @@ class OwnOptimizer:
         self.moments, self._counts = state_of(optimizer)
 
     def offer(self, section: Section, count: int, share: float) -> None:
-        """What the group adds up is the gradient itself."""
+        """The group sums the gradient itself."""
 
     def clips(self, count: int) -> bool:
         return True
@@ -129,7 +130,7 @@ def _tensors(state: dict[str, Any]) -> dict[str, Tensor]:
 
 
 class Samples(Dataset):
-    """Stands for data that only the members have: a sample is its number."""
+    """Replaces data that only the members have: a sample is its own id."""
 
     def __init__(self, samples: int) -> None:
         self.samples, self.validation_samples = samples, 0

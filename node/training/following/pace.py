@@ -1,4 +1,4 @@
-"""How fast the rounds come that a spare follows, beside what its link carries: what it says when it cannot keep up."""
+"""Compares the rate of the rounds that a spare follows with its link's rate, for the message when it cannot keep up."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from ....proto.process.rates import rate_text
 
 
 def rate_needed(rounds_bps: float, snapshot: int, room: int) -> float:
-    """Bits a second that a link has to carry for a spare to catch up. ``rounds_bps``: what the rounds take as they are
-    made. ``snapshot``: bytes that it has to fetch beside them. ``room``: bytes of rounds that can wait for it here.
+    """The bits per second that a spare's link must carry for the spare to catch up. ``rounds_bps``: bits per second of
+    the rounds as they are made. ``snapshot``: bytes of the snapshot that it must fetch meanwhile. ``room``: bytes of
+    rounds that can wait here.
 
-    While the snapshot comes over what the rounds leave of the link, no more rounds may be made than there is room for.
+    The snapshot gets the bandwidth that the rounds leave; until it is complete, at most ``room`` bytes of rounds may
+    accumulate.
     """
     return rounds_bps * (1 + snapshot / room) if snapshot else rounds_bps
 
 
 class Pace:
-    """What has come to one spare since it began to follow. One thread."""
+    """Counts what one spare has received since it began to follow. Not thread safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._began = clock, clock()
@@ -26,16 +28,16 @@ class Pace:
         self._newest = self._rounds = self._bytes = 0
 
     def made(self, newest: int) -> None:
-        """The group has applied this round."""
+        """The group has applied round ``newest``."""
         self._first = newest if self._first is None else self._first
         self._newest = max(self._newest, newest)
 
     def came(self, size: int) -> None:
-        """A round of so many bytes is here."""
+        """A round of ``size`` bytes has arrived."""
         self._rounds, self._bytes = self._rounds + 1, self._bytes + size
 
     def told(self, snapshot: int, fetched: int, room: int) -> str:
-        """The sentence; ``snapshot``: its bytes, of which so many were ``fetched``; 0: it was here."""
+        """The message. ``snapshot``: bytes of the snapshot (0: none was needed), of which ``fetched`` have come."""
         seconds = max(self._clock() - self._began, 1e-3)
         made = self._newest - (self._first or 0)
         if not self._rounds or not made:

@@ -1,9 +1,9 @@
-"""A spare follows a place: it takes a snapshot of the reference, and applies the rounds that the group has applied.
+"""A spare follows a place: it fetches a snapshot of the reference, and applies the rounds that the group has applied.
 
-So a joiner catches up while the others train, and a spare can step in without fetching gigabytes. The spare asks one
-member at a time for one round after the other; the answer (node/rounds/log.py) comes when that round is applied, before
-pieces of the snapshot. The snapshot is of the round with which the view began, so several members can serve it while
-their own reference moves on.
+So a joiner catches up while the others train, and a spare can take the place without fetching gigabytes. The spare asks
+one member at a time for one round after another; the answer (node/rounds/log.py) comes when that round is applied, with
+priority over pieces of the snapshot. The snapshot is that of the round with which the view began, so several members
+can serve it while their own reference changes.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ from ..resources import Resources
 from .pace import Pace
 
 Answer = data_pb2.Result | data_pb2.Contribution | data_pb2.RoundEnd
-"""To a request for a round."""
+"""The answer to a request for a round."""
 ASK_AGAIN_SECONDS = 10.0
-"""Until a round is asked of another member, doubled with each time: its answer waits until the round is applied."""
+"""Seconds until a round is asked of another member, doubled each time, because the answer comes only when the round is
+applied."""
 LONGEST_SECONDS = 120.0
 HELD_PART, LEAST_HELD = 2, 16 << 20
-"""Bytes of rounds that wait for the snapshot: twice the place's weights. Then the snapshot comes first."""
+"""At most so many times the bytes of the place's weights, as rounds, wait for the snapshot; then no more are asked
+for."""
 
 
 @dataclass
 class _Came:
-    """A round as it came from one member."""
+    """A round as one member sent it."""
 
     chains: dict[str, int] = field(default_factory=dict)
     results: dict[str, dict[int, Result]] = field(default_factory=dict)
@@ -56,7 +58,7 @@ class _Came:
 
 @dataclass
 class _Segment:
-    """The rounds of one view, from the one after ``base`` on; ``end``: the last, where the view is over."""
+    """The rounds of one view: those after ``base``, up to ``end`` if the view is over."""
 
     context: NodeContext
     position: Position
@@ -67,10 +69,11 @@ class _Segment:
 
 
 class Follower:
-    """A spare's copy of a place. ``enter`` a view, ``work`` in it; ``failed`` says why it cannot go on, if so.
+    """A spare's copy of a place. Call ``enter`` for each view, then ``work``; ``failed`` says why it cannot go on
+    (empty: it can).
 
-    ``state``: what it fills, or already holds where ``fetch`` is None. A snapshot may take several views to come; the
-    rounds of all of them wait for it.
+    ``state``: the state that it fills; it is filled already if ``fetch`` is None. Fetching a snapshot may take several
+    views, whose rounds wait for it.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class Follower:
     def enter(
         self, context: NodeContext, plan: Plan, like: str, position: Position, round: int, guides: Sequence[str]
     ) -> None:
-        """A view begins: the place of ``like`` is followed, which all ``guides`` have."""
+        """A view begins: follow the place of the node ``like``. ``guides``: the members with that place."""
         job = context.job
         last_step = last_step_of(job, context.facts, position)
         until = last_outer_round(round, position.step, last_step, job.updates)
@@ -129,7 +132,7 @@ class Follower:
 
     @property
     def whole(self) -> bool:
-        """Whether the state is the group's of some round."""
+        """Whether the state equals the group's at some round."""
         return self.fetch is None and not self.failed
 
     @property
@@ -139,11 +142,11 @@ class Follower:
 
     @property
     def step(self) -> int:
-        """Gradient mode: the step whose effect the state has."""
+        """Gradient mode: the last step that the state includes."""
         return self._segments[0].position.step + self.round - self._segments[0].base
 
     def work(self) -> None:
-        """Ask for what is missing, apply what can be applied, say once when nothing is missing any more."""
+        """Ask for what is missing, apply the rounds that can be applied, and report once when nothing is missing."""
         if self.failed:
             return
         lost = self._traffic.take_lost()
@@ -171,7 +174,8 @@ class Follower:
             self._caught_up("")
 
     def flushed(self, present: Collection[str]) -> None:
-        """The view is over: what was asked for is lost, and only these can be asked for the last rounds."""
+        """The view is over: pending requests are lost, and only the members ``present`` can be asked for last
+        rounds."""
         self._guides = tuple(name for name in self._guides if name in present)
         self._asked = ""
         if not self._guides:
@@ -180,7 +184,7 @@ class Follower:
             self.fetch.moved(present)
 
     def reached(self, step: int, targets: Mapping[str, int]) -> bool:
-        """After the view: whether all of its rounds are here, and applied if the snapshot is."""
+        """After the view: whether all of its rounds have arrived, and are applied if the snapshot is complete."""
         view = self._segments[-1]
         if self.state.gradient:
             last = view.base + step - view.position.step
@@ -189,7 +193,7 @@ class Follower:
         return self._last >= last and (self.fetch is not None or self.round >= last)
 
     def handle(self, sender: str, answer: Answer, payload: npt.NDArray[np.uint8]) -> None:
-        """A part of a round, or its end. Ignores answers from anyone that was not asked last."""
+        """Take a part of a round, or its end. Answers from any node but the one asked last are ignored."""
         if sender != self._asked or answer.request != self._request_number or answer.round != self._last + 1:
             return
         coming = self._coming
@@ -218,7 +222,7 @@ class Follower:
         self._caught_up(why)
 
     def _next_segment(self) -> None:
-        """The rounds of a view are all applied: the next one's begin."""
+        """All rounds of a view are applied: begin with those of the next view."""
         if len(self._segments) > 1:
             self._segments.popleft()
         self._start_chain()
@@ -228,7 +232,7 @@ class Follower:
             section.restart_chain(self._segments[0].context.view, self._segments[0].base)
 
     def _ask(self, lost: set[str]) -> None:
-        """One round at a time, of one member; of the next when that is lost or silent for long."""
+        """Ask one member for one round; ask the next member if that one is lost or silent for long."""
         now = time.monotonic()
         if not self._asked and sum(came.bytes for came in self._rounds.values()) > self._room:
             return
@@ -254,7 +258,7 @@ class Follower:
             self._fail(f"round {end.round} is not kept any more: {why}")
             return
         if self._coming.messages != end.messages:
-            self._ask_at = 0.0  # something was lost with a connection: once more
+            self._ask_at = 0.0  # a part was lost with a connection: ask again
             return
         self._coming.norm = end.norm
         self._rounds[end.round] = self._coming
@@ -280,7 +284,7 @@ class Follower:
             contributions = came.contributions.get(name, {})
             exchange.check(number, results, contributions)
             judge = self._segments[0].judge
-            if judge is not None and number >= self._newest:  # else the group is ahead, and that comes first
+            if judge is not None and number >= self._newest:  # else the group is ahead: catch up first
                 judge.round(exchange, number, list(results.values()), contributions)
             exchange.follow(exchange.updates(number, results, contributions))
         if state.gradient:

@@ -1,4 +1,4 @@
 """A member of a view: whom it exchanges with, its commit points, and what it has learnt and not sent.
 
-When a round begins is decided in ``modes``.
+``modes`` decides when a round begins.
 """

@@ -1,4 +1,4 @@
-"""What a node has learnt and not sent, beside a checkpoint of a step."""
+"""Makes a node's rest: what it has learnt and not sent when a checkpoint is made."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .view_member import ViewMember
 
 
 def rest_of(view: ViewMember, step: int) -> Rest | None:
-    """What this node would lose if everything ended now and began again with a checkpoint of this step; None where that
-    is nothing. Copies, on the CPU; changes nothing."""
+    """The rest of this node beside the checkpoint of ``step``: what would be lost if the run restarted from that
+    checkpoint. None if it is zero. Copies on the CPU; changes nothing."""
     state = view.state
     tensors: dict[str, Tensor] = {}
     beside: dict[str, tuple[str, float]] = {}

@@ -1,6 +1,6 @@
-"""A node as a member of one view: what it holds there, the rounds of its sections, and the commit point of steps.
+"""A node as a member of one view: its state there, the rounds of its sections, and the commit point of steps.
 
-What a step's end does with these is the mode's (modes/); what a step computes is view_training.py's.
+A mode (modes/) decides what happens at a step's end; view_training.py computes the step.
 """
 
 from __future__ import annotations
@@ -35,29 +35,30 @@ from ..waiting import Peers
 from .commit import Commit
 
 CLOSING = "int8"
-"""The codec in which the vector goes at the run's end: see modes/delta_mode.py."""
+"""The codec of the closing rounds at the run's end: see modes/delta_mode.py."""
 COMMIT_KINDS = {data_pb2.READY, data_pb2.COMMIT}
 
 
 @dataclass(frozen=True)
 class ViewStart:
-    """What a view says of where training begins."""
+    """Where training begins in a view, and what is due at its beginning."""
 
     plan: Plan
     position: Position
     save: bool = False
-    """A checkpoint is wanted as soon as g holds everything before this view, and is not begun."""
+    """Whether a checkpoint is due that the view before did not make; it is made when g has all that was trained before
+    this view."""
     evaluate: bool = False
-    """The view before has not made an evaluation that was due: this one begins with it. Without agreed rounds there are
-    no common weights then: it is made after the first step."""
+    """Whether an evaluation is due that the view before did not make; this view begins with it. In modes without agreed
+    rounds there are no common weights at the beginning, so it is made after the first step."""
     followed: frozenset[int] = frozenset()
     """Stages that spares follow."""
     signer: Signer | None = None
-    """What signs contributions of this view; None: without TLS."""
+    """Signs this node's contributions in this view; None: the run has no TLS."""
 
 
 class ViewMember:
-    """One node's membership in one view, which neither computes samples nor decides how a step ends."""
+    """One node's membership in one view. It does not compute samples or decide how a step ends."""
 
     def __init__(self, context: NodeContext, resources: Resources, state: StageState, start: ViewStart) -> None:
         job, plan, position = context.job, start.plan, start.position
@@ -70,18 +71,18 @@ class ViewMember:
         self.ready_step = position.step
         """The last step that this node was ready to commit."""
         self.passed = position.step
-        """The last step of which nothing is left to do."""
+        """The last step whose milestones, too, are done."""
         self.is_done = False
-        """Whether all steps are."""
+        """Whether all steps of the run are done."""
         self.report_step: Callable[[int], None] = lambda step: None
-        """Is called when a step is finished on this node."""
+        """Called when a step is finished on this node."""
         self.is_due: Callable[[int], bool] = lambda step: False
         """Whether anything after a step needs the reference: an evaluation or a checkpoint."""
         self.base_round = max((section.round for section in state.sections.values()), default=0)
-        """The last round before the view."""
+        """The number of the last round before the view."""
         single = len(plan.pipelines) == 1 and (context.definition.tied_trained is None or len(plan.stages) == 1)
         self.is_alone = single and not start.followed
-        """No section has a second member, or a spare that follows it: no round has anybody to wait for."""
+        """Whether no section has a second member or a spare that follows it, so that no round has to wait."""
         self.last_step = last_step_of(job, context.facts, position)
         members = plan.nodes if self.gradient else tuple(dict.fromkeys(plan.pipelines[self.pipeline]))
         self.commit = Commit(members, context.name, position.step)
@@ -106,7 +107,7 @@ class ViewMember:
         self.judge = judge_of(seat)
 
     def _open_sections(self, start: ViewStart) -> None:
-        """The arithmetic of each section's rounds, and its messages where there is somebody to exchange them with."""
+        """Make each section's exchange, and, if the section has other members, its link."""
         context, job, plan = self.context, self.job, self.plan
         until = last_outer_round(self.base_round, self.position.step, self.last_step, job.updates)
         ends = (0, len(plan.stages) - 1)
@@ -132,8 +133,8 @@ class ViewMember:
     def wait(
         self, done: Callable[[], bool], what: str, peers: Peers = tuple, again: Callable[[], None] | None = None
     ) -> None:
-        """Handle what arrives until ``done``; ``what`` is waited for, of ``peers()``, and asked for ``again`` now and
-        then. Raises ViewEnds."""
+        """Handle messages until ``done()``. ``what``: words for the trace; ``peers()``: the nodes that this node waits
+        for; ``again()``: asks for the missing message again, called from time to time. Raises ViewEnds."""
         asking = SayAgain()
         with self.context.clock.span(what), self.resources.waiting.on(peers):
             while not done():
@@ -142,7 +143,7 @@ class ViewMember:
                     again()
 
     def wait_for_results(self) -> None:
-        """Handle what arrives until the open rounds are complete. Raises ViewEnds."""
+        """Handle messages until the open rounds are complete. Raises ViewEnds."""
         links = self.links.values()
         self.wait(
             lambda: all(link.complete for link in links),
@@ -151,13 +152,13 @@ class ViewMember:
         )
 
     def introduce(self) -> None:
-        """Exchange the keys of masks, where contributions are masked. Raises ViewEnds."""
+        """If contributions are masked, exchange mask keys. Raises ViewEnds."""
         for link in self.links.values():
             link.introduce()
         self.wait(lambda: not self._unknown(), "wait for keys", self._unknown, self._introduce_again)
 
     def _unknown(self) -> set[str]:
-        """Members whose keys are not here."""
+        """Members whose mask keys have not arrived."""
         return {name for link in self.links.values() for name in link.unknown}
 
     def _introduce_again(self) -> None:
@@ -168,11 +169,11 @@ class ViewMember:
 
     @property
     def committed_norm(self) -> float:
-        """The global norm of the step that is finished here, where it was committed; else 0."""
+        """The global gradient norm of the last finished step if that was the last committed one; else 0."""
         return self.commit.norm if self.commit.step == self.step else 0.0
 
     def agree(self, step: int, square: float) -> None:
-        """Returns when every member was ready for the step, which is committed with that. Raises ViewEnds.
+        """Wait until every member is ready for the step, which commits it. Raises ViewEnds.
 
         ``square``: this node's part of the squared global norm.
         """
@@ -187,14 +188,14 @@ class ViewMember:
         self.wait(lambda: commit.step >= step, "wait for the commit", lambda: commit.lacking(step), again)
 
     def handle_commit(self, sender: str, header: data_pb2.Header) -> None:
-        """A message of one of ``COMMIT_KINDS``."""
+        """Handle a message of one of ``COMMIT_KINDS``."""
         if header.kind == data_pb2.COMMIT:
             if sender == self.commit.committer:
                 self.commit.committed(header.commit.step, header.commit.norm)
         elif self.commit.ready(sender, header.ready.step, header.ready.square):
             self._tell_commit()
         elif self.commit.committer == self.context.name and header.ready.step == self.commit.step:
-            self._tell_commit_to(sender)  # it would not say it again if it had heard of the commit
+            self._tell_commit_to(sender)  # it says so again, so it lacks the commit
 
     def _say_ready(self, step: int, square: float) -> None:
         if self.commit.committer != self.context.name:
@@ -213,12 +214,13 @@ class ViewMember:
     # ---- what a mode does with a step --------------------------------------------------------
 
     def offered(self, norm: float) -> None:
-        """The norm of this node's update: of what it offers in a round, or alone in its group of its gradient."""
+        """Record the norm of this node's update: of its contributions to a round, or, alone in its group, of its
+        gradient."""
         learns = any(section.g.numel() for section in self.state.sections.values())
         self.resources.idle.offered(self.context, norm, learns)
 
     def optimise(self, count: int, step: int, norm: float) -> None:
-        """One optimiser step of every section, ``count``-th with these moments, clipped by the global ``norm``."""
+        """As `take_step`, with this node's optimiser."""
         with self.context.clock.computing("optimiser"):
             take_step(self.context, self.resources.optimizer, self.state, count, step, norm)
 
@@ -233,14 +235,14 @@ class ViewMember:
 
 
 def last_step_of(job: Job, facts: Facts, position: Position) -> int:
-    """The run's last step, as the view that begins at ``position`` counts it."""
+    """The number of the run's last step, for a view that begins at ``position``."""
     if job.run.steps is not None:
         return job.run.steps
     return position.last_step((job.run.epochs or 1) * facts.samples, job.train.batch)
 
 
 def last_outer_round(base: int, step: int, last_step: int, updates: Updates) -> int:
-    """The last round that is an outer step in a view that begins with round ``base`` after ``step``."""
+    """The last round with an outer step, in a view that begins after round ``base`` and step ``step``."""
     interval = updates.interval
     return base + max(0, last_step // interval - step // interval)
 
@@ -255,8 +257,8 @@ def exchange_of(
     follows: bool = False,
     until: float = math.inf,
 ) -> Exchange:
-    """The arithmetic of a section's rounds in a view, for a member; or, ``follows``, for a spare beside it. ``until``:
-    the last round that is an outer step."""
+    """The exchange of a section in a view, for the member ``me``; with ``follows``, for a spare that follows its place.
+    ``until``: the last round with an outer step."""
     codec = (codec_of(plan, section.layout.section) or job.updates.codec) if job.updates.agreed else "none"
     phases = phases_of(codec)
     closing = CLOSING if job.updates.mode == "delta" and codec != "none" and not job.updates.secure else ""
@@ -280,7 +282,8 @@ def exchange_of(
 def take_step(
     context: NodeContext, optimizer: Optimizer, state: StageState, count: int, step: int, norm: float
 ) -> None:
-    """One optimiser step of every section, ``count``-th with these moments, clipped by the global ``norm``."""
+    """Take one optimiser step in every section. ``count``: the number of steps with these moments, from 1 on; ``norm``:
+    the global gradient norm, for clipping."""
     train = context.job.train
     rate = learning_rate(train, step, context.facts.steps)
     factor = clip_factor(norm, train.clip) if optimizer.clips(count) else 1.0

@@ -1,4 +1,4 @@
 """How a step ends and when a round begins: ``gradient``, ``delta``, ``gossip``, ``async``.
 
-How a round runs is ``node.rounds``'.
+``node.rounds`` decides how a round runs.
 """

@@ -1,4 +1,4 @@
-"""Local optimiser steps, and rounds of what they have moved the weights by."""
+"""Delta mode: local optimiser steps, and rounds of the weights' changes x - g."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..member.view_member import ViewMember
 from .mode import own_norm
 
 CLOSING_TIMES = 2
-"""Times that the vector goes in the codec ``CLOSING`` at the run's end: each leaves less than a hundredth, and together
-they take half of the bytes of ``none``."""
+"""Number of closing rounds at the run's end, with the codec ``CLOSING``: each leaves less than a hundredth of the
+vector, and together they take half of the bytes of the codec ``none``."""
 MASKED_CLOSING = 8
-"""Contributions that are masked go with their own codec, so many times."""
+"""Number of closing rounds if contributions are masked; they keep their own codec."""
 
 
 class DeltaMode:
-    """Local optimiser steps on x; rounds of encoded x - g move g.
+    """Local optimiser steps change x; rounds of encoded x - g change g.
 
-    With ``fragments`` a round carries one of them, and they follow each other through ``every`` steps (streaming
-    DiLoCo, Douillard et al., 2025).
+    With ``fragments`` each round carries one fragment, and all fragments take their turn within ``every`` steps
+    (streaming DiLoCo, Douillard et al., 2025).
     """
 
     def __init__(self, view: ViewMember) -> None:
@@ -33,12 +33,13 @@ class DeltaMode:
         chosen = view.plan.overlap
         self._interval, self._overlap = updates.interval, int(updates.overlap if chosen is None else chosen)
         self._free = view.is_alone and updates.outer_optimizer.is_average
-        """g := x costs nothing, so it happens every step."""
+        """Whether g := x after every step: without other members it costs nothing."""
         start = [view.position.step] * len(view.plan.pipelines)
         self._counted_at = deque([start] * self.fragments, self.fragments)
-        """For each fragment, the steps in which the last round began that counted everything of a pipeline."""
+        """For each fragment and pipeline, the step in which the last round began that counted all of the pipeline's
+        nodes."""
         self._unsettled = self.fragments
-        """Rounds until g holds what the views before have left in x."""
+        """The number of rounds until g has what earlier views left in x."""
         self._in_flight = False
         self._begun = self._apply_at = 0
         self._chased: set[tuple[str, int]] = set()
@@ -91,7 +92,8 @@ class DeltaMode:
             self._close(due)
 
     def _close(self, due: int = 0) -> None:
-        """The run ends: all of S goes into g. ``due``: rounds of this step that have brought in a fragment already."""
+        """The run ends: bring all of the sum S into g. ``due``: rounds of this step that have carried a fragment
+        already."""
         view = self.view
         updates, plan = view.job.updates, view.plan
         codecs = {plan.update_codec(stage) or updates.codec for stage in range(len(plan.stages))}
@@ -101,16 +103,17 @@ class DeltaMode:
         self._flush(self.fragments * (MASKED_CLOSING if updates.secure else CLOSING_TIMES))
 
     def _flush(self, rounds: int) -> None:
-        """What is still in x - g goes into g, now: these rounds have no next step to hide behind.
+        """Bring what is left in x - g into g by ``rounds`` rounds, and wait for each.
 
-        They are plain averages. An outer step is one of ``every`` steps; here its momentum would only carry g on.
+        They are plain averages: an outer step stands for ``every`` local steps, and here its momentum would only move g
+        further.
         """
         for _ in range(rounds):
             self._begin_round(self.view.step)
             self._apply_round()
 
     def _begin_round(self, apply_at: int) -> None:
-        """Send x - g on its way; it is applied in step ``apply_at``, before the optimiser."""
+        """Begin a round of x - g; it is applied in step ``apply_at``, before the optimiser."""
         if self._in_flight:
             self._apply_round()
         for link in self.view.links.values():
@@ -121,7 +124,7 @@ class DeltaMode:
         self._in_flight, self._begun, self._apply_at = True, self.view.step, apply_at
 
     def _local_step(self, step: int, norm: float) -> None:
-        """The pipeline's step was committed: every node of it moves its x."""
+        """The pipeline's step was committed: take the optimiser step on x, unless the norm is not finite."""
         view = self.view
         if math.isfinite(norm):
             view.state.optimizer_steps += 1
@@ -164,7 +167,7 @@ class DeltaMode:
             self._local_step(view.commit.step, view.commit.norm)
 
     def catch_up(self, step: int, norm: float, targets: dict[str, int]) -> bool:
-        """Ask for the results that sections lack; apply what has come."""
+        """Ask for the results that sections lack; apply those that have come."""
         behind = self._behind(targets)
         for name in behind:
             link = self.view.links[name]
@@ -180,22 +183,22 @@ class DeltaMode:
         return not behind
 
     def settle(self) -> None:
-        """The run's last rounds were broken off: once more."""
+        """The run's last rounds were interrupted: repeat them."""
         self._close()
 
     def _behind(self, targets: dict[str, int]) -> Iterable[str]:
-        """Sections of which some member has applied a round that this node has not."""
+        """Sections in which some member has applied a round that this node has not."""
         late = []
         for name, section in self.view.state.sections.items():
             if section.round < targets.get(name, 0):
                 if name in self.view.links:
                     late.append(name)
                 else:
-                    section.round = targets[name]  # alone in the section: there is nobody to be behind of
+                    section.round = targets[name]  # alone in the section: no results to ask for
         return late
 
     def end(self) -> None:
-        """Rounds still open are void, and publishers keep what their encodings have lost."""
+        """Drop open rounds; as a publisher, add the server errors to x."""
         for link in self.view.links.values():
             link.rounds.open = None
             link.exchange.fold_errors()

@@ -1,4 +1,4 @@
-"""A node's last contribution in ``delta`` mode, before it goes: as much of x - g as its uplink carries in time."""
+"""A leaving node's last contribution in ``delta`` mode: as much of x - g as its uplink carries in time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ...state.optimizers.optimizers import squared_norm
 from ..member.view_member import ViewMember
 
 SECONDS = 15.0
-"""For the last contribution: a spot instance has 25 s and more, and the others are to take over in the rest."""
+"""Seconds for the last contribution: a spot instance has 25 s or more, and the others must take over in the rest."""
 _DENSE = (("none", 32.2), ("bf16", 16.2), ("int8", 8.3), ("int4", 4.3))
 _BITS_KEPT = 42.0
-"""That ``topk`` takes for each value it keeps, its place included."""
+"""Bits that ``topk`` needs for each kept value, including its index."""
 
 
 def last_codec(bits: float) -> str:
-    """The codec that loses least with at most ``bits`` for each element."""
+    """The codec with the least loss that takes at most ``bits`` bits per element."""
     for spec, needed in _DENSE:
         if bits >= needed:
             return spec
@@ -26,10 +26,11 @@ def last_codec(bits: float) -> str:
 
 
 def say_all(view: ViewMember, rate: float) -> None:
-    """From here on this node contributes with the codec that its uplink of ``rate`` bits a second has time for.
+    """From now on this node contributes with the codec of least loss that its uplink of ``rate`` bits per second can
+    send in time.
 
-    The job's own stays where that is about the same, where the rate is not known (0), and where a round is more than
-    one message. Nobody waits longer for this node than for any other, so it must not take longer than rounds do.
+    The job's codec stays if that is about the same, if the rate is not known (0), and in rounds of several phases.
+    Other members do not wait longer for this node than for any other, so it must not take longer than a round.
     """
     links = [link for link in view.links.values() if link.exchange.phased is None]
     if view.gradient or not rate or not links:
@@ -51,15 +52,15 @@ def say_all(view: ViewMember, rate: float) -> None:
 
 
 def say_no_more_than_usual(view: ViewMember) -> None:
-    """The node stays after all."""
+    """The node stays after all: use the job's codec again."""
     for link in view.links.values():
         link.exchange.encoder.last = None
 
 
 def left_unsaid(view: ViewMember, reached: int) -> str:
-    """What goes with the node, in words; empty where everything was told. ``reached``: the step up to which g has what
-    this node learnt."""
-    if view.gradient:  # an error feedback would be another step's gradient, and as long as the stage
+    """Words for what is lost with the node; empty if all was sent. ``reached``: the last step whose effect on this node
+    is in g."""
+    if view.gradient:  # an error feedback belongs to gradients of other steps, and is as large as the stage
         kept = [one.feedback for one in view.state.sections.values() if one.feedback is not None]
         if not kept:
             return ""

@@ -1,12 +1,12 @@
-"""Rounds without agreement: a node mixes its weights with its neighbours' alone, and no two nodes hold the same ones.
+"""Modes without agreed rounds: a node mixes its weights only with its neighbours', and all nodes' weights differ.
 
-``gossip`` is decentralised SGD (Lian et al., 2017) on a ring, as in Bagua: every round a node waits for its neighbours'
-weights and moves towards them. They travel as encoded differences to what the neighbour knows already (Koloskova et
-al., CHOCO-SGD, 2019), so that a lossy codec loses nothing for good. ``async`` does the same without waiting: a round
-takes what has arrived since the last one (asynchronous averaging, after Lian et al., AD-PSGD, 2018).
+``gossip`` is decentralised SGD (Lian et al., 2017) on a ring, as in Bagua: in every round a node waits for its
+neighbours' weights and moves towards them. Weights travel as encoded differences from what the neighbour knows already
+(Koloskova et al., CHOCO-SGD, 2019), so that a lossy codec loses nothing permanently. ``async`` does the same without
+waiting: a round uses what has arrived since the last one (asynchronous averaging, after Lian et al., AD-PSGD, 2018).
 
-Where common weights are needed (evaluations, checkpoints, the end) the members take a plain average of all in an agreed
-round; ``g`` is the newest of these, and everybody knows everybody's weights by it.
+When common weights are needed (evaluations, checkpoints, the end), the members compute a plain average of all in an
+agreed round. ``g`` is the newest of these averages, and the start of the differences.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .delta_mode import DeltaMode
 from .mixing import Mixing, neighbours_of, segments_of
 
 MOST_GIVEN = 3
-"""Times that a member is given a section's whole weights in one view: who is new needs them once."""
+"""How often a member is given a section's whole weights in one view; a new member needs them once."""
 
 
 class UnagreedMode(DeltaMode):
-    """Local steps, mixing every ``every`` steps, and a plain average of all where common weights are needed."""
+    """Local steps, mixing every ``every`` steps, and a plain average of all when common weights are needed."""
 
     def __init__(self, view: ViewMember) -> None:
         super().__init__(view)
@@ -43,10 +43,10 @@ class UnagreedMode(DeltaMode):
         self.mixings: dict[str, Mixing] = {}
         self._mix_at = 0
         self._given: dict[tuple[str, str], int] = {}
-        """How often a member was given the weights of a section."""
+        """(member, section) -> how often the member was given the section's weights."""
         self._lacking: dict[str, list[str]] = {}
-        """Sections of which this node has parameters that are new to it, and whom it can still ask for their weights,
-        the first of them now."""
+        """Section with parameters that are new to this node -> members that it can ask for their weights; the first one
+        is being asked."""
         for name, link in view.links.items():
             plan, me = link.rounds.plan, view.context.name
             near = neighbours_of(plan.members, plan.weights, me)
@@ -57,8 +57,8 @@ class UnagreedMode(DeltaMode):
                 self._lacking[name] = [*near, *(one for one in others if one not in near)]
 
     def begin(self) -> None:
-        """A node that is new in its group takes the weights of a member that is not, its neighbours first; the last
-        average may be long ago. Where nobody is old all begin at that average, or with what they have of it."""
+        """A node that is new in its group takes the weights of a member that is not, and asks its neighbours first,
+        because the last average may be old. If all are new, they begin with the last average."""
         for name in sorted(self._lacking):
             self._ask(name)
         self.view.wait(
@@ -115,7 +115,7 @@ class UnagreedMode(DeltaMode):
                 self.view.context.refuse(problem.member, problem.why)
 
     def _flush(self, rounds: int) -> None:
-        """A plain average of all; at the run's end everybody's weights."""
+        """Compute a plain average of all; at the run's end all members take it as their weights."""
         super()._flush(rounds)
         for mixing in self.mixings.values():
             mixing.reset()
@@ -131,7 +131,7 @@ class UnagreedMode(DeltaMode):
         self.view.send_round(to, data_pb2.Header(kind=kind, mixing=body), () if sent is None else sent.payload)
 
     def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
-        """A message of another member. Refused, or CodecError: it makes no sense."""
+        """Handle a message of another member. Refused, or CodecError: it is not valid."""
         body = header.mixing
         mixing, name = self.mixings.get(body.section), body.section
         if mixing is None or sender not in mixing.members:
@@ -151,13 +151,13 @@ class UnagreedMode(DeltaMode):
                 else:
                     del self._lacking[name]
                     return
-            self._lacking[name].pop(0)  # it is new itself, or what it sends is nonsense: another one has weights too
+            self._lacking[name].pop(0)  # it is new itself, or sent invalid bytes: ask the next member
             self._ask(name)
             if problem is not None:
                 raise problem
 
     def _take(self, section: Section, payload: memoryview, sizes: Sequence[int]) -> None:
-        """Another member's distance from the last average, of the parameters that are new here."""
+        """Take another member's weights, as differences from the last average, for the parameters that are new here."""
         pairs = list(zip(pieces_of(payload, sizes), segments_of(section.layout.numel), strict=True))
         # CodecError before anything is changed
         norm = math.hypot(*(compress.norm(blob, here.stop - here.start, section.x.device) for blob, here in pairs))
@@ -173,7 +173,7 @@ class UnagreedMode(DeltaMode):
                 weights[parameter].add_(values)
 
     def _give(self, to: str, name: str) -> None:
-        """This node's weights, as their distance from the last average; nothing where it is new itself."""
+        """Send this node's weights, as differences from the last average; an empty message if it is new itself."""
         if name in self._lacking:
             self._send(to, name, data_pb2.WEIGHTS)
             return

@@ -1,4 +1,4 @@
-"""Every step the group averages gradients, and every node takes the same optimiser step."""
+"""Gradient mode: every step the group averages gradients, and every node takes the same optimiser step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GradientMode:
         """Nothing: x is g."""
 
     def finish(self, step: int) -> None:
-        """Average the gradient, agree that everybody has it, take the step."""
+        """Average the gradient, agree that all nodes have it, take the optimiser step."""
         view, links = self.view, self.view.links
         for name, section in view.state.sections.items():
             view.resources.optimizer.offer(section, step, view.exchanges[name].share)
@@ -46,13 +46,13 @@ class GradientMode:
             if name in links:
                 self._results[name] = links[name].results
                 first = links[name].rounds.plan.members[0] == view.context.name
-                if links[name].exchange.carries:  # the node's own gradient is needed once more
+                if links[name].exchange.carries:  # the node's own gradient is still needed, for error feedback
                     square += self._norm_of(links[name]) if first else 0.0
                     continue
                 with view.context.clock.coding("add up", name):
                     for here, update in links[name].updates():
                         update.write_to(section.grad[here])
-            elif section.feedback is not None:  # the rest of the group is gone: there is nobody to send it to
+            elif section.feedback is not None:  # the node is alone in its group now: use the feedback itself
                 section.grad.add_(section.feedback)
                 section.feedback = None
             if first:  # each section is counted by one of its members
@@ -89,7 +89,7 @@ class GradientMode:
             self._apply(view.commit.step, view.commit.norm)
 
     def catch_up(self, step: int, norm: float, targets: dict[str, int]) -> bool:
-        """Another member had seen the commit of the step that this node was ready for when the view ended."""
+        """Another member has seen the commit of the step for which this node was ready when the view ended: take it."""
         view = self.view
         if step == view.step + 1 == view.ready_step:
             view.commit.committed(step, norm)
@@ -97,10 +97,10 @@ class GradientMode:
         return step == view.step
 
     def settle(self) -> None:
-        """A step is whole or did not happen: there is nothing to finish."""
+        """Nothing to finish: a step is complete or did not happen."""
 
     def end(self) -> None:
-        """An open step is void, and publishers keep what their encodings have lost."""
+        """Drop an open step; as a publisher, add the server errors to the error feedback."""
         for link in self.view.links.values():
             link.rounds.open = None
             link.exchange.fold_errors()

@@ -1,4 +1,4 @@
-"""What a member makes of its neighbours' weights, in rounds without agreement: it neither waits nor sends."""
+"""The arithmetic of mixing weights with neighbours, in modes without agreed rounds: it neither waits nor sends."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ...rounds.protocol.payloads import SEGMENT, Refused, contribution_of, piece
 from ...state.sections.section import Section
 
 MOST_EARLY = 64
-"""Differences of one neighbour that wait here until this node is as far as it."""
+"""The most differences of one neighbour that wait here until this node has reached the same average."""
 
 
 def neighbours_of(members: Sequence[str], weights: Sequence[float], me: str) -> dict[str, float]:
-    """How far a member moves towards each of its neighbours on the ring of members.
+    """Neighbour on the ring of members -> the weight w with which ``me`` moves towards it.
 
-    Metropolis' rule: p_i w_ij = p_j w_ji, so mixing keeps the sum of p_i x_i and ends at the average by weight.
+    Metropolis' rule: p_i w_ij = p_j w_ji, so mixing preserves the sum of p_i x_i and converges to the weighted average.
     """
     at, count = members.index(me), len(members)
     near = dict.fromkeys(place for place in ((at - 1) % count, (at + 1) % count) if place != at)
@@ -32,7 +32,8 @@ def neighbours_of(members: Sequence[str], weights: Sequence[float], me: str) -> 
 
 @lru_cache
 def contraction(codec: str) -> float:
-    """The part of a normal vector's square that the codec keeps, from 0.01 to 1: how boldly one may mix with it."""
+    """The fraction of a normal vector's squared norm that the codec keeps, from 0.01 to 1; it limits the mixing
+    rate."""
     values = torch.randn(1 << 14, generator=torch.Generator().manual_seed(1))
     rest = values.clone()
     compress.add(compress.make(codec).encode(values, seed=1, step=1, rank=0), rest, -1.0)
@@ -40,10 +41,10 @@ def contraction(codec: str) -> float:
 
 
 class Mixing:
-    """What one member of a section knows of its neighbours, and what it makes of it. It neither waits nor sends.
+    """One member's mixing in a section. It neither waits nor sends.
 
-    public: what the neighbours know of this node, fp32 [numel]; known: the same of each of them. Both ends of a link
-    add the same differences, so they agree on them.
+    public: the neighbours' copy of this node's x, fp32 [numel]; known: this node's copy of each neighbour's x. Both
+    ends of a link add the same differences, so the copies are equal.
     """
 
     def __init__(
@@ -64,15 +65,15 @@ class Mixing:
         self.dense = compress.make("none")
         self.norms = Norms()
         self.begun = False
-        """Whether the view's first difference has gone: it goes whole, for what a member brings with it may be far."""
+        """Whether the view's first difference has been sent; it is sent uncompressed, because it may be large."""
         self._early: dict[str, deque[tuple[int, int, Contribution]]] = {name: deque() for name in near}
         self.complaints: list[Refused] = []
-        """Neighbours that sent nonsense, and are not followed until the next average."""
+        """(neighbour, average) of neighbours that sent invalid differences; they are ignored until the next average."""
         self._silent: set[tuple[str, int]] = set()
         self.reset()
 
     def reset(self) -> None:
-        """A plain average is applied (or the view begins): everybody is known by it."""
+        """A plain average is applied (or the view begins): all copies are set to it."""
         self.epoch, self.number = self.section.round, 0
         self.public = self.section.g.clone()
         self.known = {name: self.section.g.clone() for name in self.near}
@@ -85,7 +86,7 @@ class Mixing:
                 pass
 
     def difference(self) -> Contribution:
-        """What the neighbours do not know yet of x, encoded; from here on they know it.
+        """The encoded difference of x from the neighbours' copy; it is added to ``public``.
 
         Raises:
             compress.CodecError: if x is not finite.
@@ -103,7 +104,7 @@ class Mixing:
         return contribution_of(blobs)
 
     def receive(self, sender: str, epoch: int, number: int, sent: Contribution) -> None:
-        """A neighbour's ``number``-th difference since average ``epoch``. Refused: it follows none."""
+        """A neighbour's ``number``-th difference since average ``epoch``. Refused: it is not the next one."""
         if sender not in self.near:
             raise Refused(sender, f"{sender} is no neighbour in {self.section.layout.section}")
         waiting = self._early[sender]
@@ -114,19 +115,19 @@ class Mixing:
         if not follows or len(waiting) == MOST_EARLY:
             self._silence(sender, epoch)
             if follows:
-                return  # this node is far behind: it does without
+                return  # this node is far behind: ignore the difference
             raise Refused(sender, f"difference {number} after average {epoch} does not follow {last} after {since}")
         waiting.append((epoch, number, sent))
         while not self.waits and self._take(sender):
             pass
 
     def _silence(self, sender: str, epoch: int) -> None:
-        """What it sends is not followed any more until the average after ``epoch``."""
+        """Ignore the differences of ``sender`` until the average after ``epoch``."""
         self._silent.add((sender, epoch))
         self._early[sender] = deque(one for one in self._early[sender] if one[0] != epoch)
 
     def _take(self, sender: str) -> bool:
-        """The next difference of a neighbour is known from here on. False: it is not here yet."""
+        """Add the next difference of a neighbour to its copy. False: it has not arrived."""
         waiting = self._early[sender]
         if not waiting or waiting[0][0] != self.epoch:
             return False
@@ -159,12 +160,12 @@ class Mixing:
         return not self.late()
 
     def late(self) -> list[str]:
-        """Neighbours that are waited for and have not."""
+        """Neighbours that this node waits for and whose difference has not arrived."""
         here = ((name, bool(waiting and waiting[0][0] == self.epoch)) for name, waiting in self._early.items())
         return [name for name, came in here if self.waits and not came and (name, self.epoch) not in self._silent]
 
     def mix(self) -> None:
-        """x moves towards the neighbours that have said something since the last time."""
+        """Move x towards the neighbours from which a difference has come since the last mixing."""
         for name in self.near if self.waits else ():
             self._take(name)
         for name in sorted(name for name in self._news if (name, self.epoch) not in self._silent):
@@ -173,5 +174,5 @@ class Mixing:
 
 
 def segments_of(numel: int) -> list[slice]:
-    """The pieces that are encoded one by one."""
+    """The segments of a vector of ``numel`` elements."""
     return [slice(start, min(start + SEGMENT, numel)) for start in range(0, numel, SEGMENT)]

@@ -1,7 +1,7 @@
-"""How a step ends: with one optimiser step of everybody (``gradient``), or with a local step and rounds (``delta``).
+"""How a step ends: with one common optimiser step (``gradient``), or with a local step and rounds (``delta``).
 
-Both have a commit point (node/training/member/commit.py). Nothing that must be atomic changes before it, and
-after it nothing waits.
+Both have a commit point (node/training/member/commit.py). State that must change atomically changes only after it, and
+without waiting.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from ...rounds.round_link import RoundLink
 
 
 class Mode(Protocol):
-    """What a training does with the gradients of a step, and with what is open when the view ends."""
+    """What happens with the gradients of a step, and with open work when the view ends."""
 
     @property
     def reached(self) -> int:
-        """The step up to which g has what this node's pipeline learnt in this view."""
+        """The last step in this view whose effect on this node's pipeline is in g."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether g holds all that was trained before this view: then it is what ``missing`` says of the stream."""
+        """Whether g has all that was trained before this view, so that ``missing`` is complete."""
 
     def missing(self, step: int) -> list[list[int]]:
-        """Of each pipeline, the positions of the stream that it took in this view's steps up to ``step``, and whose
-        effect is not all in g."""
+        """For each pipeline, the positions of the stream that it took in this view up to ``step`` and whose effect is
+        not wholly in g."""
 
     def begin(self) -> None:
         """The view starts, before its first step. Raises ViewEnds while it waits for others."""
@@ -35,18 +35,18 @@ class Mode(Protocol):
         """The gradients of the step are complete on this node. Raises ViewEnds while it waits for others."""
 
     def finish_committed(self) -> None:
-        """The view ends, but the commit point of the step in work has passed: it is finished all the same."""
+        """The view ends after the present step's commit point: finish that step."""
 
     def catch_up(self, step: int, norm: float, targets: dict[str, int]) -> bool:
-        """After the view: take one more thing that some member has finished; False while something is missing."""
+        """After the view: take one more step or round that some member has finished. False: something is missing."""
 
     def settle(self) -> None:
-        """The view begins after the last step: finish what its end broke off."""
+        """The view begins after the run's last step: finish what the end of the view before interrupted."""
 
     def end(self) -> None:
         """The view is over for this node."""
 
 
 def own_norm(links: Mapping[str, RoundLink]) -> float:
-    """The norm of what this node offers in the open rounds of all its sections."""
+    """The norm of this node's contributions, before encoding, in the open rounds of all its sections."""
     return math.hypot(*(link.exchange.own_norm for link in links.values()))

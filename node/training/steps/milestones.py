@@ -1,4 +1,4 @@
-"""Evaluations and checkpoints: when they are due, and what a node gives to them."""
+"""Evaluations and checkpoints: when they are due, and this node's part in them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..modes.mode import Mode
 
 
 class Milestones:
-    """Of one view. They always fall on the boundary of a step, with g of one round on all stages."""
+    """The milestones of one view. They are made at the end of a step, when g has the same round on all stages."""
 
     def __init__(self, view: ViewMember, mode: Mode, runner: Runner, size: int) -> None:
         """``size``: samples of a microbatch of this pipeline."""
         self._view, self._mode, self._runner, self._size = view, mode, runner, size
         self.evaluate = self.save = False
-        """What is due, whatever the step: see `ViewStart`."""
+        """Whether an evaluation, or a checkpoint, is due that the view before did not make: see `ViewStart`."""
 
     def is_due(self, step: int) -> bool:
         """Whether anything after this step needs the reference."""
@@ -31,14 +31,14 @@ class Milestones:
         return due or self.save or self.evaluate
 
     def begin(self, step: int) -> None:
-        """The view begins after this step: make what the one before it has left undone."""
+        """The view begins after ``step``: make the milestones that the view before did not make."""
         view = self._view
         if self.evaluate and view.job.updates.agreed and step < view.last_step:
             self._evaluate(step)
         self._save_if_settled(step)
 
     def after(self, step: int) -> None:
-        """Make what is due after a step."""
+        """Make the milestones that are due after a step."""
         if self.evaluate or self._falls_on(step, self._view.job.train.eval_every):
             self._evaluate(step)
         self.save = self.save or self._falls_on(step, self._view.job.checkpoint.every)
@@ -48,7 +48,7 @@ class Milestones:
         return step == self._view.last_step or bool(every and step % every == 0)
 
     def _save_if_settled(self, step: int) -> None:
-        """Make the checkpoint that is wanted, unless g lacks what the views before have left in x."""
+        """Make a checkpoint if one is due and g has all that earlier views left in x."""
         if self.save and self._mode.is_settled:
             self.save = False
             with self._view.context.clock.span("checkpoint"):
@@ -80,9 +80,10 @@ class Milestones:
             view.context.report(control_pb2.Report(eval=_done(view, step, numbers, tallies)))
 
     def checkpoint(self, step: int) -> None:
-        """One member of each group sends the reference, while training goes on."""
+        """The keeper of each stage sends the reference; training goes on meanwhile."""
         view, context, resources = self._view, self._view.context, self._view.resources
-        # What a round in flight, or steps since the last round, have not brought into g is trained again by a restart.
+        # After a restart, samples are trained again whose effect is not in g (a round in flight, or steps since a
+        # round).
         missing = self._mode.missing(step)
         keeps = [stage for stage in view.state.stages if view.plan.keeper(stage) == context.name]
         rest = rest_of(view, step) if resources.rests is not None or keeps else None
@@ -98,7 +99,7 @@ class Milestones:
                 context.warn(context.name, f"the checkpoint of step {step} is left out: {why}")
                 continue
             file, payload, meta = shard_of(view.state, stage, context.view, step, position, context.wire.room)
-            if rest is not None and not view.gradient:  # of one member, for those who look at g alone
+            if rest is not None and not view.gradient:  # one member's figures, for users of g alone
                 share = min(exchange.share for exchange in view.exchanges.values())
                 meta["unsent"], meta["moved"] = rest.norm / share, rest.moved
             meta["pipelines"] = [list(pipeline) for pipeline in view.plan.pipelines]
@@ -107,7 +108,8 @@ class Milestones:
 
 
 def evaluated(facts: Facts, size: int) -> list[tuple[int, list[int]]]:
-    """What an evaluation goes through: (0 or the number of its set from 1 on, ids), each ids of at most ``size``."""
+    """The chunks of an evaluation: (0 for validation samples, or the number of the evaluation set from 1 on; at most
+    ``size`` ids)."""
     chunks, begin = [], facts.samples
     for number, count in enumerate([facts.validation_samples, *(samples for _, samples in facts.sets)]):
         ids = range(begin, begin + count)
@@ -117,8 +119,7 @@ def evaluated(facts: Facts, size: int) -> list[tuple[int, list[int]]]:
 
 
 def _done(view: ViewMember, step: int, numbers: Sequence[int], tallies: Sequence[Tally]) -> control_pb2.EvalDone:
-    """The report of an evaluation: what was held out of the training data, and each set that this pipeline had some
-    of."""
+    """The report of an evaluation: validation samples, and each evaluation set of which this pipeline had samples."""
     report = control_pb2.EvalDone(view=view.context.view, step=step)
     sets: dict[int, control_pb2.SetDone] = {}
     for number, tally in zip(numbers, tallies, strict=True):

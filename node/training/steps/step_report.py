@@ -1,4 +1,4 @@
-"""What a node says of a step: to the coordinator, to the person at the node, and to the run when numbers go wrong."""
+"""A node's reports of a step: to the coordinator, to the person at the node, and warnings about bad numbers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..member.view_member import ViewMember
 
 
 class StepReport:
-    """Of one view's steps, one after the other: ``begin`` a step, set its ``tally``, then say what is to be said."""
+    """The reports of one view's steps: call ``begin`` for a step, set its ``tally``, then call ``finished``."""
 
     def __init__(self, view: ViewMember, chunks: Sequence[Chunk]) -> None:
         self._view, self._chunks = view, chunks
         self.tally = Tally()
-        """Of this pipeline's share of the step."""
+        """The tally of this pipeline's share of the step."""
         self._started_at = 0.0
         self._told: set[tuple[int, str]] = set()
 
@@ -41,7 +41,7 @@ class StepReport:
         return self.done(view.ready_step) if view.gradient and view.ready_step > view.step else None
 
     def done(self, step: int) -> control_pb2.StepDone:
-        """What this node reports of a step that it computed."""
+        """This node's report of a step that it computed."""
         view, tally, clock = self._view, self.tally, self._view.context.clock
         ring = 0.0  # all-reduce in fp16: 2 (n-1)/n times 2 bytes a parameter leave every member
         for name, link in view.links.items():
@@ -61,7 +61,7 @@ class StepReport:
         )
         if view.state.is_last:
             done.samples = tally.samples
-            if math.isfinite(tally.loss_sum):  # else there is no loss to speak of
+            if math.isfinite(tally.loss_sum):  # else there is no loss to report
                 done.loss_sum, done.tokens = tally.loss_sum, tally.tokens
         return done
 
@@ -74,7 +74,7 @@ class StepReport:
         seconds = time.monotonic() - self._started_at
         samples = view.plan.microbatches[view.pipeline] * view.job.train.microbatch_size
         mean = facts.trained / facts.samples if facts.trained else facts.context
-        tokens = tally.tokens or samples * mean  # the last stage counts those that train, others know how many do
+        tokens = tally.tokens or samples * mean  # the last stage counts; other stages estimate
         view.context.emit(
             {
                 "event": "step",
@@ -90,15 +90,15 @@ class StepReport:
         )
 
     def warn_of_troubles(self, step: int) -> None:
-        """Say what a person should know of this step's numbers, each thing once a view. A link on which AQ-SGD gains
-        nothing goes on without state."""
+        """Warn of bad numbers in this step, of each kind once per view. On a link where AQ-SGD does not pay, switch to
+        the codec without state."""
         view, ends = self._view, self._view.resources.ends
         seen = (step - view.position.step) * view.job.train.batch
         for chunk in self._chunks:
             troubles = {"activations": chunk.outgoing.trouble, "disk": ends.trouble()}
             if chunk.model.is_last and not math.isfinite(self.tally.loss_sum):
                 troubles["loss"] = f"the loss of step {step} is not finite"
-            verdict = chunk.outgoing.verdict()  # on the samples since it was last asked
+            verdict = chunk.outgoing.verdict()  # about the samples since the last call
             if verdict and seen > 1.5 * view.context.facts.samples:  # before that every sample is new to the link
                 instead = without_state(view.job.activations.forward)
                 troubles["codec"] = f"{verdict}; activations go as {instead} from here on"

@@ -1,13 +1,13 @@
 """A text that a pipeline writes while it trains: `farflung generate STATE PROMPT` where no machine holds the model.
 
-The first stage picks a step S that no later stage can have finished (the next, or the run's last) and says so at once
-(TEXT_BEGIN, from stage to stage, ahead of the activations of that step on each link). At the end of S each stage
-builds itself once more and copies the reference into that: so all stages compute the text with the weights of one step,
-and the modules that train are never touched. It costs one copy of the stage's weights (fp32) while the text lasts.
+The first stage chooses a step S that no later stage can have finished (the next step, or the run's last) and announces
+it at once (TEXT_BEGIN, from stage to stage, before the activations of that step on each link). At the end of S each
+stage builds a second copy of itself with the reference's values: so all stages compute the text with the weights of one
+step, and the modules that train are not touched. It costs one copy of the stage's weights (fp32) while the text lasts.
 
-Every token is a pass of all the text so far from stage to stage, without gradients, autocast or codec, and the last
-stage draws it; no keys and values are kept. A stage computes at most one pass each time that it looks at what has
-arrived, between the actions of its step: training goes on, a little slower.
+For every token, all the text so far passes through the stages, without gradients, autocast or codec, and the last stage
+draws the token; there is no key-value cache. A stage computes at most one pass each time that it handles messages,
+between the actions of its step: training goes on, a little slower.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ...models.stage import StageModel
 from ..member.view_member import ViewMember
 
 AHEAD = 2
-"""Steps by which the stage before may have finished more than this one."""
+"""The most steps by which the stage before may be ahead of this one."""
 
 
 class StageTexts:
@@ -49,7 +49,7 @@ class StageTexts:
         self._forget()
 
     def _forget(self) -> None:
-        """There is no text, or no more of it."""
+        """Reset: there is no text, or it is over."""
         self._number = self._step = self._round = self._done = self._start = self._left = 0
         self._temperature = 0.0
         self._generator = torch.Generator()
@@ -65,7 +65,7 @@ class StageTexts:
     # ---- what is said to this stage --------------------------------------------------------
 
     def order(self, write: control_pb2.Write) -> None:
-        """The coordinator wants a text, or no more of one. Only the first stage is asked."""
+        """The coordinator orders a text, or the end of one. Only the first stage gets the order."""
         if write.tokens:
             self._end(self._number)
             if max(write.prompt, default=self._rows) >= self._rows:
@@ -80,7 +80,7 @@ class StageTexts:
             self._end(write.number)
 
     def handle(self, sender: str, said: bodies.TextBody, payload: npt.NDArray[np.uint8]) -> None:
-        """A message of another stage. ValueError: it makes no sense."""
+        """Handle a message of another stage. ValueError: it is not valid."""
         if sender != (self._names[-1] if isinstance(said, data_pb2.TextToken) else self._before):
             raise ValueError("it is not from a neighbour of that stage")
         if isinstance(said, data_pb2.TextBegin):
@@ -95,12 +95,12 @@ class StageTexts:
                 self._token(said.token)
 
     def _is_open(self, number: int) -> bool:
-        """Whether a text is not over here."""
+        """Whether the text ``number`` is the present one and not over here."""
         return number == self._number != 0
 
     def _is_next(self, sent: data_pb2.Text | data_pb2.TextToken) -> bool:
-        """Whether this is what comes next of the text; not if that is over here. ValueError: of it something else
-        comes next."""
+        """Whether this is the text's next message. False: the text is over here. ValueError: another message is
+        next."""
         if not self._is_open(sent.number):
             return False
         if sent.done != self._done or self._inputs is not None:
@@ -108,7 +108,7 @@ class StageTexts:
         return True
 
     def _begin(self, text: data_pb2.TextBegin) -> None:
-        """The stage before has the end of a step for a text; so has the next one, from now on."""
+        """The stage before has announced a text; announce it to the next stage."""
         step, view = text.step, self._view
         if not text.number or not 0 <= text.temperature < math.inf:
             raise ValueError("it has no number or temperature")
@@ -148,7 +148,7 @@ class StageTexts:
     # ---- what this stage does --------------------------------------------------------------
 
     def boundary(self, step: int) -> None:
-        """A step has ended, or this stage rests after the last: g has the same rounds on all stages."""
+        """A step has ended, or this stage is idle after the last one: g has the same round on all stages."""
         view = self._view
         if self._asked is not None:
             write, self._asked = self._asked, None
@@ -165,11 +165,11 @@ class StageTexts:
         text = data_pb2.TextBegin(
             number=self._number, layer=self._after_layer, step=self._step, temperature=self._temperature, seed=seed
         )
-        # The activations of a step must not overtake it.
+        # Urgent, so that the activations of a step do not overtake it.
         self._tell(data_pb2.Header(kind=data_pb2.TEXT_BEGIN, text_begin=text), URGENT)
 
     def _build(self) -> None:
-        """The stage with the weights that g has now, beside the one that trains."""
+        """Build a second copy of the stage, with the present weights of g."""
         view = self._view
         device, limit = view.context.device, view.resources.owner.limits.memory
         names, frozen = set(self._definition.parameter_names(*self._layers)), dict(view.state.frozen())
@@ -188,7 +188,7 @@ class StageTexts:
         try:
             model = self._definition.build(*self._layers, device).eval()
             for name, parameter in model.named_parameters():
-                # What is frozen is nobody's to change: it is there once.
+                # Frozen parameters never change, so both copies share them.
                 parameter.data = values[name].to(device, copy=True) if name in values else frozen[name]
         except torch.OutOfMemoryError:
             self._fail("its device has no room for a second copy of its stage")
@@ -196,7 +196,7 @@ class StageTexts:
         self._model = model
 
     def work(self) -> bool:
-        """Compute a pass, if one waits; whether it did."""
+        """Compute a pass, if one waits. Returns whether one did."""
         model, inputs = self._model, self._inputs
         if model is None or inputs is None:
             return False
@@ -232,7 +232,7 @@ class StageTexts:
         self._tell(header, ROUND, hidden.float().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
 
     def _look(self) -> None:
-        """First stage: the tokens of the next pass."""
+        """First stage: set the tokens of the next pass."""
         self._start = window_start(self._start, len(self._tokens), self._definition.longest)
         self._inputs = torch.tensor([self._tokens[self._start :]])
 
@@ -249,7 +249,7 @@ class StageTexts:
     # ---- small things ----------------------------------------------------------------------
 
     def _tell(self, header: data_pb2.Header, priority: int, payload: memoryview | bytes = b"") -> None:
-        """Say something of the text to the next stage, where there is one."""
+        """Send a message of the text to the next stage, if there is one."""
         if self._after is not None:
             self._view.context.send(self._after, header, payload, priority)
 

@@ -50,7 +50,7 @@ class ViewTraining:
         if resources.island is not None:
             resources.island.place(plan, context.name, [values for _, values in state.frozen()])
         self.texts: list[StageTexts] = []
-        """Of each of this node's stages."""
+        """The texts of each of this node's stages."""
         if isinstance(context.definition, LanguageModel):
             self.texts = [StageTexts(view, stage, context.definition) for stage in state.stages]
         positions = len(dict.fromkeys(plan.pipelines[view.pipeline]))
@@ -88,7 +88,7 @@ class ViewTraining:
         return chunks
 
     def _link_codecs(self, sender: str | None, receiver: str | None) -> tuple[str, str]:
-        """(forward, backward) of a link between two stages as the plan has it; empty where the job's are used."""
+        """The plan's (forward, backward) codecs of a link between two stages; empty: the job's are used."""
         chosen = None if sender is None or receiver is None else self.view.plan.link_codec(sender, receiver)
         if chosen is None:
             return "", ""
@@ -106,7 +106,7 @@ class ViewTraining:
             context.warn("", f"nobody judges contributions in view {context.view}: {view.why_nobody_judges}")
         self.mode.begin()
         self.milestones.begin(view.step)
-        if view.step >= view.last_step:  # the view before ended between the last step and what was due there
+        if view.step >= view.last_step:  # the view before ended after the last step, before its milestones
             self.mode.settle()
             self.milestones.after(view.step)
         while view.step < view.last_step:
@@ -130,7 +130,7 @@ class ViewTraining:
             text.boundary(step)
 
     def _compute(self, step: int) -> Tally:
-        """Forward and backward of this pipeline's share of the step."""
+        """Forward and backward passes of this pipeline's share of the step."""
         view, clock, island = self.view, self.context.clock, self.resources.island
         share = self._share(step)
         ends = any(chunk.model.is_first or chunk.model.is_last for chunk in self.chunks)
@@ -139,10 +139,11 @@ class ViewTraining:
         microbatches = [share[i : i + self.size] for i in range(0, len(share), self.size)]
         scale = 1.0
         if self.state.is_last:
-            # The mean over target tokens: of the whole step where pipelines' gradients are summed, else of our own.
+            # The loss is the mean over target tokens: of the whole step if pipelines' gradients are summed, else of
+            # this pipeline.
             counted = self._samples(step) if view.gradient else share
             trained = self.resources.data().trained(counted)
-            if trained is None:  # every sample has as many
+            if trained is None:  # all samples have the same number of targets
                 one = self.state.models[-1].target_count(self.resources.data().batch(share[:1])[1])
                 trained = one * len(counted)
             scale /= trained
@@ -159,20 +160,20 @@ class ViewTraining:
         return tally
 
     def _share(self, step: int) -> list[int]:
-        """The samples of a step that are this pipeline's."""
+        """The ids of this pipeline's samples of a step."""
         view, samples = self.view, self._samples(step)
         own = assign(samples, view.plan.microbatches, view.job.train.microbatch_size)[view.pipeline]
         return [samples[i] for i in own]
 
     def _samples(self, step: int) -> list[int]:
-        """The samples of a step, of all pipelines."""
+        """The ids of a step's samples, of all pipelines."""
         positions = self.view.position.positions(step, self.view.job.train.batch)
         return sample_ids(positions, self.view.job.run.seed, self.context.facts.drawn)
 
     # ---- what arrives ----------------------------------------------------------------------
 
     def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
-        """A message of this view that is of no round. ValueError: it makes no sense."""
+        """Handle a message of this view that belongs to no round. ValueError: it is not valid."""
         if header.kind in MAIL_KINDS:
             self._neighbours.deliver(sender, header.kind, header.activation, payload, self.view.step)
         elif header.kind in COMMIT_KINDS:
@@ -190,7 +191,7 @@ class ViewTraining:
             self._neighbours.send_again(sender, header.missing_samples)
 
     def write(self, order: control_pb2.Write) -> None:
-        """The coordinator wants a text of this pipeline, or no more of one."""
+        """The coordinator orders a text of this pipeline, or the end of one."""
         for text in self.texts:
             if text.first_layer == 0:
                 text.order(order)
@@ -201,7 +202,7 @@ class ViewTraining:
         return any(text.can_compute for text in self.texts)
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Do what is due by time: requests of rounds, answers to spares, one pass of a text."""
         for link in self.view.links.values():
             link.tick()
         self.view.log.tick()
@@ -209,7 +210,7 @@ class ViewTraining:
 
 
 def mode_of(view: ViewMember) -> Mode:
-    """How the steps of a view end."""
+    """The mode object of a view, by the job's ``updates.mode``."""
     if view.gradient:
         return GradientMode(view)
     return DeltaMode(view) if view.job.updates.agreed else UnagreedMode(view)
