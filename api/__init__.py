@@ -1,4 +1,4 @@
 """What people call from Python: ``farflung.train``, ``farflung.Trainer``, ``farflung.group``.
 
-Here the Python words become a run of this machine or a membership of another's. Nothing is trained here.
+These calls start a run on this machine, or join a run elsewhere. Nothing is trained in this room.
 """

@@ -1,4 +1,4 @@
-"""Callbacks as people have them for transformers' Trainer (TensorBoard, W&B, their own), told what a run does."""
+"""Calls the callbacks of transformers' Trainer (TensorBoard, W&B, the user's own) with the events of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..cli.screen.events.event import Event
 
 
 class _Arguments(SimpleNamespace):
-    """The arguments, with what callbacks ask of TrainingArguments beside them."""
+    """The arguments, with the methods of TrainingArguments that callbacks call."""
 
     def to_dict(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -23,11 +23,11 @@ class _Arguments(SimpleNamespace):
 
 
 class Callbacks:
-    """``told`` is called with every event of a run; the callbacks hear of it in the words of transformers.
+    """Translates events to transformers' callbacks; call ``told`` with every event of a run.
 
-    ``on_train_begin``, ``on_log`` after each step (loss, learning rate not), ``on_step_end``, ``on_evaluate`` (and
-    ``on_log``) with ``eval_loss``, ``on_save``, ``on_train_end``. What they set in ``control`` changes nothing: a run
-    is stopped from where it was started.
+    It calls ``on_train_begin``, ``on_log`` after each step (with the loss, without the learning rate), ``on_step_end``,
+    ``on_evaluate`` (and ``on_log``) with ``eval_loss``, ``on_save``, ``on_train_end``. Changes of ``control`` by a
+    callback have no effect: only the caller of the run can stop it.
     """
 
     def __init__(self, callbacks: Sequence[Any], arguments: Mapping[str, Any], model: Any, tokenizer: Any) -> None:

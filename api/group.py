@@ -1,4 +1,4 @@
-"""``farflung.group``: a training loop of one's own, whose model is trained by everybody who joins the same run."""
+"""``farflung.group``: a training loop of one's own, whose model all members of a run train together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ..proto.words.link import parse_link
 from .lives import Lives
 
 _REST_SECONDS = 10.0
-"""Seconds at the end for files that are still being written."""
+"""Seconds to wait at the end for files that are still being written."""
 _GOODBYE_SECONDS = 30.0
 
 
@@ -50,9 +50,9 @@ class Group:
     """A member of a run, for the length of a ``with`` block.
 
     Attributes:
-        name: this member's in the run.
-        samples: numbers, from 0, of the training samples that this member's next gradient is of: as many as its share
-            of the batch. Empty when the run is over.
+        name: this member's name in the run.
+        samples: the ids, from 0, of the training samples for this member's next gradient: as many as its share of the
+            batch. Empty when the run is over.
         steps: how many steps are finished.
     """
 
@@ -102,11 +102,11 @@ class Group:
         """Finish a step with the others: exchange, the optimiser's step, new weights in the model.
 
         The parameters' ``grad`` must be that of the mean loss over ``samples``; it is None afterwards. ``loss`` is that
-        mean, for the run's curves. Waits for the others. The answer: whether the gradient counted. It did not if
-        somebody joined or left meanwhile; then ``samples`` are new, and nobody trains any twice or leaves one out.
+        mean, for the run's curves. Waits for the others. Returns whether the gradient counted. It did not if a member
+        joined or left meanwhile; then ``samples`` are new, and no sample is trained twice or left out.
 
-        A member whose machine slept, whose line was down or whose I/O process crashed joins again by itself, under its
-        key: this call takes that long, and the model has the others' weights then.
+        A member whose machine was suspended, whose line was down or whose I/O process crashed joins again under its
+        key: this call takes as long as that, and the model then has the others' weights.
 
         Raises FarflungError when the run has failed, or the coordinator has put this member out.
         """
@@ -135,7 +135,7 @@ class Group:
             )
 
     def _join(self) -> _Member:
-        """Enter the run, under the name of the life before if there was one."""
+        """Join the run, under the name of the earlier life if there was one."""
         measure = partial(self._past.measured, str(self._model.device))
         joined, lock = self._enter(self._link, measure, name=self._past.name or None)
         self._past.name = self.name = joined.name
@@ -158,13 +158,13 @@ class Group:
                 try:
                     member = member or self._join()
                     error = self._live(member)
-                except BaseException as problem:  # it is raised in the loop's thread
+                except BaseException as problem:  # raised again in the loop's thread
                     error = problem
                 member = None
                 if not lives.again(error, time.monotonic() - began):
                     break
                 self._loop.begin_again()
-                gc.collect()  # the life before, as large as the next one
+                gc.collect()  # frees the memory of the life that ended: the next one needs as much
         finally:
             self._loop.end(None if isinstance(error, RunOver) else error)
 
@@ -209,7 +209,7 @@ class Group:
         self._emit({"event": "warning", "time": time.time(), "message": message, "node": self.name})
 
     def _leave(self, why: str) -> None:
-        """Goodbye, if the run goes on; what was learnt since the last round goes with it."""
+        """Say goodbye if the run goes on; what was learnt since the last round is lost."""
         assert self._thread is not None
         self._loop.owner.leaves = why
         self._thread.join(_GOODBYE_SECONDS)
@@ -225,16 +225,16 @@ def group(link: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *
                 g.step(loss)
 
     The run's job says ``[model] parameters = N`` and ``[data] samples = M``; its ``[updates]`` say how members agree:
-    ``mode = "gradient"`` sums gradients, ``mode = "delta"`` averages weights every few steps. Everybody begins with the
-    weights of one of them, and who joins late gets the weights that the others have then (in ``gradient`` mode the
+    ``mode = "gradient"`` sums gradients, ``mode = "delta"`` averages weights every few steps. All members begin with
+    the weights of one of them, and a member that joins late gets the others' present weights (in ``gradient`` mode the
     optimiser's state too).
 
     Args:
-        link: as the coordinator prints it; ``@FILE``: what FILE holds.
-        model: its parameters that the optimizer moves are trained: float32, on one device.
-        optimizer: a new one. It takes its steps inside ``g.step()``.
-        name, listen, advertise, cache, insecure: as of `farflung join`.
-        on_event: gets the events that `farflung join --json` prints.
+        link: as the coordinator prints it; ``@FILE``: read it from FILE.
+        model: the parameters that the optimizer moves are trained; they must be float32, on one device.
+        optimizer: one that has taken no step. It takes its steps inside ``g.step()``.
+        name, listen, advertise, cache, insecure: as for `farflung join`.
+        on_event: called with the events that `farflung join --json` prints.
 
     Raises:
         FarflungError: the link, the model or the optimiser is wrong, or the coordinator refused.

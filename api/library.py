@@ -25,9 +25,9 @@ _FILES = (*SOURCES, "validation", "tokenizer")
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that is done: ``seconds`` of training, ``eval_loss`` in nats per token, None without validation samples.
+    """A finished run: ``seconds`` of training, ``eval_loss`` in nats per token (None without validation samples).
 
-    ``checkpoint``: the last one's folder, its address where ``checkpoint.to`` is one, None if it was lost.
+    ``checkpoint``: the folder of the last checkpoint, or its address if ``checkpoint.to`` is one; None if it was lost.
     """
 
     state: Path
@@ -40,7 +40,7 @@ class Trained:
     def export(self, out: Path | str, merge: bool = False) -> Path:
         """Writes the model to the new folder ``out``, which ``transformers`` loads. FarflungError: it exists.
 
-        Of a job with [model.lora] these are the adapters, for `peft`; with ``merge`` the whole model with them added.
+        For a job with [model.lora] it writes the adapters, for `peft`; with ``merge`` the whole model with them added.
         """
         from ..node.generation.export import export
 
@@ -59,22 +59,23 @@ def train(
     on_event: Callable[[Event], None] | None = None,
     listener: Callable[[Event], None] | None = None,
 ) -> Trained:
-    """Trains a job with ``nodes`` node processes on this machine, and ``others`` on other ones.
+    """Trains a job with ``nodes`` node processes on this machine, and ``others`` nodes on other machines.
 
     Args:
         job: a job file; or its tables, ``{"run": {"steps": 100}, ...}``, which become STATE/job.toml. Paths in the
-            tables start from the working folder. Without a table ``updates`` or ``activations`` that table is what
-            ``farflung job init`` writes, and compresses; ``{"updates": {"codec": "none"}}`` does not.
-        state: the run's folder, ``runs/NAME`` unless given; the same folder goes on from its newest checkpoint.
-        others: so many nodes more join from other machines, by the line that is shown first (the event ``listening``
-            has it as ``link``); training begins when all are in.
-        listen, advertise: HOST:PORT where they reach the coordinator, as of ``farflung coordinator start``; without
-            ``others`` it is reached from this machine alone, otherwise at 0.0.0.0:7070.
-        on_event: gets every event of ``farflung run --json``; without it they are shown as that command shows them.
+            tables are relative to the working folder. If the table ``updates`` or ``activations`` is missing, the one
+            that ``farflung job init`` writes is used, which compresses; ``{"updates": {"codec": "none"}}`` does not.
+        state: the run's state folder, by default ``runs/NAME``; a run in the same folder resumes from its newest
+            checkpoint.
+        others: how many more nodes join from other machines, with the line that is shown first (the event
+            ``listening`` has it as ``link``); training begins when all have joined.
+        listen, advertise: HOST:PORT where the coordinator listens and is reached, as for ``farflung coordinator
+            start``. Without ``others`` only this machine reaches it; with ``others`` it listens on 0.0.0.0:7070.
+        on_event: called with every event of ``farflung run --json``; without it they are shown as that command does.
 
     Raises:
         JobError: the job is wrong; the message says where. RunFailed: the run could not be finished.
-        KeyboardInterrupt: after everyone has said goodbye.
+        KeyboardInterrupt: Ctrl-C, after all processes have said goodbye.
     """
     folder = Path(state) if state is not None else None
     if isinstance(job, Mapping):
@@ -119,7 +120,8 @@ def train(
 
 
 def job_text(job: Mapping[str, Mapping[str, Any]]) -> str:
-    """A job's tables as TOML; relative paths become absolute, because the file lies elsewhere. JobError: no table."""
+    """A job's tables as TOML; relative paths become absolute, because the file lies elsewhere. JobError: a value is no
+    table."""
     lines = []
     for table, keys in job.items():
         if not isinstance(keys, Mapping):
@@ -130,7 +132,7 @@ def job_text(job: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _of_tables(error: JobError, path: Path) -> JobError:
-    """A mistake in tables, without the file that they were written to: nobody is to edit that."""
+    """The error without the name of the file that the tables were written to, which the user is not to edit."""
     message = re.sub(rf"{re.escape(str(path))}(:\d+)?:? ", "", error.message)
     return JobError(message, error.hint.replace(f"edit {path}", "change the tables"))
 
@@ -138,7 +140,7 @@ def _of_tables(error: JobError, path: Path) -> JobError:
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + "}"
-    return json.dumps(value)  # for strings, numbers, booleans and lists of them that is TOML too
+    return json.dumps(value)  # JSON of strings, numbers, booleans and lists of them is TOML too
 
 
 def _check_codec(spec: str, role: str) -> None:
@@ -156,5 +158,5 @@ def _absolute(table: str, key: str, value: Any) -> Any:
     if not named or not isinstance(value, str | Path) or "://" in str(value) or str(value) == "bytes":
         return value
     if is_name(str(value)) and not Path(value).exists():
-        return str(value)  # of the hub
+        return str(value)  # a name on the hub
     return str(Path(value).absolute())

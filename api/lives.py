@@ -1,6 +1,6 @@
-"""Whether a member of ``farflung.group`` whose life ended joins again; the rules are a node's (node/rejoin.py).
+"""Whether a member of ``farflung.group`` joins again after a life has ended; the rules are a node's (node/rejoin.py).
 
-The person's loop does not notice: it computes, or waits in ``g.step()``, until it has another share of a step.
+The user's loop does not notice: it computes, or waits in ``g.step()``, until it gets another share of a step.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ class Lives:
         backoff: Backoff | None = None,
         pause: Callable[[float, Owner], Wish | None] = wait,
     ) -> None:
-        """``owner``: the loop's; one that leaves wants no other life. ``tell``: the words for whoever watches."""
+        """``owner``: the loop's wishes; if it leaves, there is no other life. ``tell``: shows a sentence to the
+        user."""
         self._owner, self._tell, self._wait = owner, tell, pause
         self._crashes, self._backoff = crashes or Crashes(), backoff or Backoff()
 
     def again(self, problem: BaseException | None, lived_s: float) -> bool:
-        """Whether there is to be another life after this end of one that lasted so long; waits until it may begin."""
+        """Whether there is another life after one that lasted ``lived_s`` seconds and ended by ``problem``. Waits until
+        it may begin."""
         if isinstance(problem, IoEnded):
             if not self._crashes.again():
                 return False

@@ -1,7 +1,7 @@
-"""Digests in a run's folder of what its `Trainer` was given: a later call with something else is refused.
+"""Stores digests of a `Trainer`'s inputs in the run's folder: a later call with other inputs is refused.
 
-The folder goes on where its run stopped, whatever model the caller holds. So it may go on only for the caller who holds
-what it began with.
+A run in an existing folder resumes where it stopped, whatever model the caller has. So it resumes only if the caller's
+model, tokenizer, rows and arguments are those with which the run began.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def digests(
 
 
 def begin_or_go_on(folder: Path, given: Mapping[str, Any]) -> bool:
-    """Whether ``folder`` has no run yet. FarflungError: it has one that began with something else."""
+    """True: ``folder`` has no run yet. False: it has one with the same inputs. FarflungError: one with other inputs."""
     path = folder / FILE
     if not path.is_file():
         if (folder / "run.sqlite").exists():
@@ -54,7 +54,7 @@ def begin_or_go_on(folder: Path, given: Mapping[str, Any]) -> bool:
 
 
 def keep(folder: Path, given: Mapping[str, Any]) -> None:
-    """Says in ``folder`` what its run begins with."""
+    """Write the digests with which a run begins into ``folder``."""
     write_whole(folder / FILE, json.dumps(dict(given), indent=1).encode())
 
 

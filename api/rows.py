@@ -1,4 +1,4 @@
-"""The rows of a dataset in memory: their tokens, which of them train, and what is refused."""
+"""The rows of a dataset in memory: their tokens, which tokens count in the loss, and checks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..job.data.marks import IGNORED
 from ..proto.errors import JobError
 
 _MASKS = ("loss_mask", "completion_mask", "assistant_masks")
-"""The label by which other trainers exclude a token from the loss."""
+"""The label by which transformers' Trainer excludes a token from the loss."""
 Collator = Callable[[list[Any]], Any]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a dataset, one behind the other: ``tokens`` uint16 or uint32 [n], ``trains`` bool [n], and where each row
-    ends."""
+    """Concatenated rows of a dataset: ``tokens`` uint16 or uint32 [n], ``trains`` bool [n] (the token counts in the
+    loss), and the index at which each row ends."""
 
     tokens: npt.NDArray[Any]
     trains: npt.NDArray[np.bool_]
@@ -30,11 +30,12 @@ class Rows:
 
     @property
     def is_plain(self) -> bool:
-        """Whether every token trains, so that rows are text that is laid end to end."""
+        """Whether all tokens count in the loss, so that rows are concatenated as text."""
         return bool(self.trains.all())
 
     def write(self, path: Path) -> None:
-        """As rows of ``data.chat``: each a document of its own, of which only what trains is learnt."""
+        """Write the rows in the format of ``data.chat``: each row is a document, with its tokens that count in the
+        loss."""
         with path.open("w", encoding="utf-8") as file:
             begin = 0
             for end in self.ends:
@@ -45,7 +46,7 @@ class Rows:
 
     @property
     def digested(self) -> npt.NDArray[Any]:
-        """Everything that the rows consist of as one array, to compute a digest of."""
+        """One array with the whole content of the rows, to compute a digest of."""
         if self.is_plain:
             return self.tokens
         ends = np.zeros(len(self.tokens), np.int64)
@@ -58,10 +59,10 @@ class Rows:
 def rows_of(
     dataset: Iterable[Any], pad: int | None = None, end: int | None = None, collator: Collator | None = None
 ) -> Rows:
-    """All rows, without what an ``attention_mask`` marks as padding.
+    """All rows of a dataset, without tokens that an ``attention_mask`` marks as padding.
 
-    ``pad``, ``end``: the tokenizer's tokens of padding and of a text's end. ``collator``: is given each row alone, as a
-    batch of one. JobError: no tokens, padding without a mask, or labels of another kind of training.
+    ``pad``, ``end``: the tokenizer's padding and end-of-text tokens. ``collator``: called with each row alone, as a
+    batch of one. JobError: no tokens, padding without a mask, or labels that are not for a causal language model.
     """
     tokens, trains, ends, count = [], [], [], 0
     for number, item in enumerate(dataset):
@@ -95,7 +96,7 @@ def _row(where: str, item: Any, pad: int | None, end: int | None) -> tuple[npt.N
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or (ids.size and ids.min() < 0):
         if ids.size or ids.ndim != 1:
             raise JobError(f"{where} is no row of token ids: {ids.dtype} {ids.shape}")
-        ids = ids.astype(np.int64)  # a row of nothing
+        ids = ids.astype(np.int64)  # an empty row has a float dtype
     kept = _kept(where, values.get("attention_mask"), len(ids))
     if values.get("attention_mask") is None:
         _refuse_padding(where, ids, pad, end)
@@ -119,7 +120,7 @@ def _row(where: str, item: Any, pad: int | None, end: int | None) -> tuple[npt.N
 
 
 def _kept(where: str, mask: Any, length: int) -> slice:
-    """The tokens that a mask keeps: those between padding at either end."""
+    """The range of tokens that a mask keeps, between the padding at either end."""
     if mask is None:
         return slice(0, length)
     kept = np.flatnonzero(np.asarray(mask))
@@ -132,7 +133,8 @@ def _kept(where: str, mask: Any, length: int) -> slice:
 
 
 def _refuse_padding(where: str, ids: npt.NDArray[Any], pad: int | None, end: int | None) -> None:
-    """JobError for a row that is filled up: one padding token at an end tells, two where it may end a text too."""
+    """JobError for a row with padding: one padding token at either end shows it, or two if that token also ends
+    texts."""
     least = 2 if pad == end else 1
     if pad is None or len(ids) < least:
         return

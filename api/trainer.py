@@ -1,4 +1,4 @@
-"""``farflung.Trainer``: a transformers model and token sequences in memory, trained with the habits of its Trainer."""
+"""``farflung.Trainer``: trains a transformers model on token sequences in memory, with an API like transformers'."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .rows import Collator, rows_of
 
 
 def check_model(model: Any) -> None:
-    """FarflungError for a model that goes on with no text (BERT, a classifier)."""
+    """FarflungError for a model that is no causal language model (BERT, a classifier)."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
 
     from ..node.models.decoders.families import check_decoder
@@ -38,9 +38,9 @@ def check_model(model: Any) -> None:
 
 @dataclass
 class Arguments:
-    """The arguments that transformers' TrainingArguments and a run share, under the names that they have there.
+    """The arguments that transformers' TrainingArguments and a run have in common, under transformers' names.
 
-    ``max_length``: tokens a training sample is predicted on; the model's own limit, at most 1024, unless given.
+    ``max_length``: tokens per training sample; by default the model's own limit, at most 1024.
     """
 
     output_dir: Path | str = "runs/trainer"
@@ -118,8 +118,8 @@ class Trainer:
     def train(self) -> Trained:
         """Trains, and loads the result into ``model``. Errors as :func:`farflung.train`.
 
-        The run's folder is ``args.output_dir``: a Trainer that is handed the same weights, rows, arguments and
-        tokenizer goes on where an interrupted one stopped, and any other is refused.
+        The run's folder is ``args.output_dir``: a Trainer with the same weights, rows, arguments and tokenizer resumes
+        an interrupted run there; with others it is refused.
         """
         check_model(self.model)
         folder = Path(self.args.output_dir)
@@ -139,7 +139,7 @@ class Trainer:
         handed = {"rows": rows.digested, "rows to evaluate": None if held is None else held.digested}
         given = digests(self.model, self.processing_class, handed, arguments)
         if begin_or_go_on(folder, given):
-            shutil.rmtree(start, ignore_errors=True)  # what a start that was interrupted had written
+            shutil.rmtree(start, ignore_errors=True)  # files of an interrupted start
             start.mkdir(parents=True)
             self.model.save_pretrained(start)
             self.processing_class.save_pretrained(start)
@@ -174,7 +174,7 @@ class Trainer:
         return {"eval_loss": self.result.eval_loss}
 
     def save_model(self, output_dir: Path | str) -> None:
-        """Writes model and tokenizer as transformers does."""
+        """Writes model and tokenizer with ``save_pretrained``."""
         self.model.save_pretrained(output_dir)
         self.processing_class.save_pretrained(output_dir)
 

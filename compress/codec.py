@@ -1,4 +1,4 @@
-"""The codec protocol, and the doors that everyone uses: ``make``, ``decode``, ``add`` and ``norm``."""
+"""The codec protocol, and the public functions ``make``, ``decode``, ``add`` and ``norm``."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 class Codec(abc.ABC):
     """Turns a float tensor of any shape into bytes, losing some of it.
 
-    A codec has no state: the same (x, seed, step) give the same bytes. Subclasses write ``write`` and ``read`` on flat
-    fp32 vectors; a codec that touches few elements also writes ``accumulate``.
+    A codec has no state: the same (x, seed, step, rank, members) give the same bytes. Subclasses implement ``write``
+    and ``read`` on flat fp32 vectors; a sparse codec also implements ``accumulate``.
     """
 
     reductions = 0
-    """How many sums ``rounds`` asks for, where it asks for nothing else; 0 where blobs are gathered."""
+    """How many reductions ``rounds`` asks for, if it asks only for these; 0 if blobs are gathered."""
     keyed = False
     """Whether the decoder needs the seed and the step (a rotation, a random mask): then they are in the blob."""
     sparse = False
-    """Whether ``accumulate`` touches few elements, so that a vector of zeros and it are faster than ``read``."""
+    """Whether ``accumulate`` touches few elements, so that adding to a vector of zeros is faster than ``read``."""
     refuses = False
-    """Whether ``write`` itself looks for values that are not finite, in a pass that it makes anyway."""
+    """Whether ``write`` itself refuses values that are not finite, within a pass that it makes in any case."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -55,21 +55,22 @@ class Codec(abc.ABC):
     def encode(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0, members: int = 1) -> bytes:
         """The blob of ``x`` (any shape; fp16, bf16, fp32 or fp64; any device), which is not changed.
 
-        seed: u64 of the run and the tensor, the same on all workers. step: u32. rank: the worker; workers must differ
-        in it, so that their rounding (and, for a codec whose seed is private, their rotation) is independent and the
-        errors average out. members: how many there are, ranks 0 to members - 1, where their blobs will be summed:
-        random rounding is then spread over them and errors cancel, without a bias, also where some are absent.
-        CodecError for a value that is not finite.
+        seed: u64 of the run and the tensor, the same on all workers. step: u32. rank: the worker's number; it must
+        differ between workers, so that their rounding (and, for a codec whose seed is private, their rotation) is
+        independent and the errors average out. members: the number of workers, with ranks 0 to members - 1, whose blobs
+        will be summed: their random numbers for rounding are then evenly spread, so that errors cancel; the sum stays
+        unbiased, also if some workers are absent. CodecError for a value that is not finite.
         """
         return b"".join(self.pieces(x, seed, step, rank, members))
 
     def pieces(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0, members: int = 1) -> list[Buffer]:
-        """What ``encode`` puts together. The pieces may be parts of ``x``, so they are good until it changes."""
+        """The blob as pieces that ``encode`` joins. They may be views of ``x``, so they are valid until ``x``
+        changes."""
         return self.stage(x, seed, step, rank, members).pieces()
 
     def stage(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0, members: int = 1) -> Staged:
-        """The blob before its bytes are on the host: of a tensor on a device, the codecs with kernels only start the
-        work here, and refuse what is not finite when its ``pieces`` are asked for. Good until ``x`` changes."""
+        """The blob before its bytes are on the host. For a tensor on a device, codecs with kernels only start the work
+        here, and refuse values that are not finite when ``pieces`` is called. Valid until ``x`` changes."""
         if not 0 <= seed < 1 << 64 or not 0 <= step < 1 << 32:
             raise CodecError(f"seed must be below 2^64 and step below 2^32, got {seed} and {step}")
         looks = isinstance(x, torch.Tensor) and x.dtype is not torch.float64 and self.looks(x.device)
@@ -82,7 +83,7 @@ class Codec(abc.ABC):
         return Staged(self.spec, dtype, tuple(x.shape), body, *known)
 
     def looks(self, device: torch.device) -> bool:
-        """Whether ``write`` looks for values that are not finite, for a vector of this device: ``refuses``."""
+        """Whether ``write`` refuses values that are not finite, for a vector on this device; by default ``refuses``."""
         return self.refuses
 
     @abc.abstractmethod
@@ -94,8 +95,8 @@ class Codec(abc.ABC):
         """The flat vector of a body, fp32 or the header's dtype. Checks every size before it allocates."""
 
     def accumulate(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
-        """Each of ``outs``, which are on one device, += weight * decoded, the product rounded before the sum (no fused
-        multiply-add)."""
+        """Add weight * decoded to each of ``outs``, which are on one device. The product is rounded before the sum (no
+        fused multiply-add)."""
         decoded = self.read(reader, header, outs[0].device).to(torch.float32)
         reader.end()
         for out in outs:
@@ -109,13 +110,14 @@ class Codec(abc.ABC):
             out.copy_(self.read(reader, header, out.device))
 
     def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float:
-        """The Euclidean norm of the decoded vector; not finite if a value is not. Sparse codecs look at few values."""
+        """The Euclidean norm of the decoded vector; not finite if a value is not. Sparse codecs read few values."""
         decoded = self.read(reader, header, device)
         reader.end()
         return float(torch.linalg.vector_norm(decoded))
 
     def rounds(self, x: torch.Tensor, context: Context) -> Program:
-        """A whole exchange (see phases): by default everyone gathers everyone's blob; returns the weighted sum."""
+        """A whole exchange (see exchange/phases.py); returns the weighted sum. By default each worker gathers the blobs
+        of all."""
         return gather(self, x, context)
 
     def _key(self, header: Header) -> Key:
@@ -137,7 +139,7 @@ def flatten(x: torch.Tensor, exact: bool = False, finite: bool = True) -> tuple[
 
 
 def check_tensor(x: object) -> None:
-    """CodecError for what is no float tensor, and how to make one of it."""
+    """CodecError, with a hint how to convert, if ``x`` is no float tensor."""
     if isinstance(x, torch.Tensor) and x.dtype in _NAMES:
         return
     kinds = f"float tensors of torch ({', '.join(DTYPES)})"
@@ -150,14 +152,15 @@ def check_tensor(x: object) -> None:
 
 
 def home(device: torch.device) -> torch.device:
-    """Where codecs compute for tensors of a device: there, on CPUs, CUDA and ROCm. Elsewhere (Metal) on the CPU: there
-    is no float64, and what is not computed alike everywhere would tear a group apart."""
+    """The device on which codecs compute for tensors of ``device``: the same one for CPUs, CUDA and ROCm. For others
+    (Metal) the CPU: Metal has no float64, and different bits on different devices would make a group's members
+    diverge."""
     return device if device.type in ("cpu", "cuda") else torch.device("cpu")
 
 
 def check_finite(flat: torch.Tensor, what: str = "not finite") -> None:
-    """CodecError that counts the values that are not finite. One pass over the memory: a sum is finite if all terms
-    are, but for an overflow, which the second look settles."""
+    """CodecError, with their number, if values are not finite. Usually one pass: a finite sum shows that all values
+    are; only otherwise (it may be an overflow) each value is tested."""
     if flat.numel() and not bool(torch.isfinite(flat.sum())) and not bool(torch.isfinite(flat).all()):
         raise CodecError(f"{int((~torch.isfinite(flat)).sum())} of {flat.numel()} values are {what}: not encoded")
 
@@ -166,13 +169,13 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor, without a copy where it is on the CPU."""
     if not tensor.numel():
         return memoryview(b"")
-    flat = tensor.contiguous().view(-1)  # a column is contiguous, and has another stride than its bytes need
+    flat = tensor.contiguous().view(-1)  # a single column counts as contiguous, with a stride that a byte view rejects
     array = to_host(flat).view(torch.uint8).numpy()
     return memoryview(array)  # type: ignore[arg-type,unused-ignore]
 
 
 def piece(tensor: torch.Tensor) -> Piece:
-    """The bytes of a tensor; of one on a device the tensor itself, so that all of a blob's come in one copy."""
+    """The bytes of a tensor on the CPU; a tensor on a device itself, so that one copy fetches a blob's pieces."""
     return tensor_bytes(tensor) if tensor.device.type == "cpu" else tensor
 
 
@@ -200,15 +203,15 @@ registry.on_change(_instance.cache_clear)
 
 
 def make(spec: str | Spec) -> Codec:
-    """The codec of a spec such as ``"eden:bits=2"``. CodecError says what is wrong and the nearest right word."""
+    """The codec of a spec such as ``"eden:bits=2"``. CodecError says what is wrong and suggests the nearest word."""
     return _instance(parse(spec) if isinstance(spec, str) else spec)
 
 
 def decode(blob: Buffer, device: torch.device | str = "cpu", limit: int | None = None) -> torch.Tensor:
-    """The tensor of a blob, in the shape and dtype that went in. limit: the most elements that make sense here; None:
-    2^20 and 2^16 more for each byte of the blob.
+    """The tensor of a blob, in the shape and dtype of the encoded one. limit: the most elements to accept; None: 2^20
+    plus 2^16 for each byte of the blob.
 
-    CodecError for anything that no encoder wrote; then nothing was allocated.
+    CodecError for bytes that no encoder writes; no memory is allocated before the checks.
     """
     header, reader = open_blob(blob, limit)
     device = torch.device(device)
@@ -235,11 +238,11 @@ def decode_into(blob: Buffer, out: torch.Tensor, known: bool = False) -> None:
 
 
 def add(blob: Buffer, out: torch.Tensor | Sequence[torch.Tensor], weight: float = 1.0, known: bool = False) -> None:
-    """out += weight * decoded, for a contiguous fp32 ``out`` with as many elements, or several on one device. The same
-    bits on every device.
+    """out += weight * decoded, for a contiguous fp32 ``out`` with as many elements, or several of these on one device.
+    The same bits on every device.
 
-    ``weight`` is rounded to fp32 once, the product is rounded before the sum. ``known``: this process has made the blob
-    or taken its ``norm``, so it need not be checked again.
+    ``weight`` is rounded to fp32 once, and the product is rounded before the sum. ``known``: this process has made the
+    blob or computed its ``norm``, so it is not checked again.
     """
     outs = (out,) if isinstance(out, torch.Tensor) else out
     if not len(outs) or not all(isinstance(one, torch.Tensor) for one in outs):
@@ -261,8 +264,8 @@ def add(blob: Buffer, out: torch.Tensor | Sequence[torch.Tensor], weight: float 
 
 
 def norm(blob: Buffer, elements: int, device: torch.device | str = "cpu") -> float:
-    """The Euclidean norm of the decoded values, in about fp32's precision and range. CodecError as for ``decode``, for
-    another number of elements, and for values that are not finite, or so large that their norm is not."""
+    """The Euclidean norm of the decoded values, with about fp32's precision and range. CodecError as for ``decode``,
+    for a number of elements other than ``elements``, and if the values or their norm are not finite."""
     header, reader = _expect(blob, elements)
     with torch.no_grad():
         found = make(header.spec).decoded_norm(reader, header, home(torch.device(device))) if header.elements else 0.0
@@ -279,7 +282,7 @@ def _expect(blob: Buffer, elements: int, known: bool = False) -> tuple[Header, R
 
 
 def gather(codec: Codec, x: torch.Tensor, context: Context) -> Program:
-    """Everyone decodes everyone's blob, and sums in the order of ranks."""
+    """The exchange program in which each worker decodes the blobs of all and sums them in the order of ranks."""
     blob = codec.encode(x, context.tensor_seed, context.step, context.rank, context.size)
     answers = yield Gather(blob, context.weight)
     context.own = add_all([(blob, context.weight)], x).view(-1)

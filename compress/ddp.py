@@ -29,12 +29,13 @@ from .specs.spec import check_contracts, momentum_word, parse, spec_feedback
 
 
 class State:
-    """What a hook keeps: one for each model.
+    """The state of a hook: one for each model.
 
-    spec: any codec for gradients. feedback: None for what the codec needs. group: the ranks (default: all); a new
-    group over the same ranks is made, so all ranks must construct a State. start: so many steps of plain averaging
-    first. per_parameter: each parameter is a tensor of its own (by default for powersgd, whose matrices they are, and
-    for sign, whose one size has to fit a layer), else each bucket is one.
+    spec: any codec for gradients. feedback: whether to use error feedback; None: if the codec needs it. group: the
+    ranks (default: all); a new group over the same ranks is made, so all ranks must construct a State. start: the
+    number of first steps with plain averaging. per_parameter: encode each parameter separately, else each bucket. The
+    default is True for powersgd, which factors the parameters' matrices, and for sign, whose single scale must fit a
+    layer.
     """
 
     def __init__(
@@ -76,8 +77,8 @@ class State:
     # -- one bucket ---------------------------------------------------------------------------------------------
 
     def submit(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """Start a bucket's exchange in the background, in the order of the calls. On a card it runs on a stream of its
-        own, from where the bucket is ready, while the backward pass goes on; nobody waits on the host."""
+        """Start a bucket's exchange in the background, in the order of the calls. On a GPU it runs on a stream of its
+        own, which waits for the bucket, while the backward pass goes on; the host does not wait."""
         buffer = bucket.buffer()
         side = self._sides.get(buffer.device) or Side(buffer.device)
         self._sides[buffer.device] = side
@@ -139,7 +140,7 @@ class State:
         return (total / self.size).to(buffer.dtype)
 
     def _finish(self) -> None:
-        """The end of a step: keep its errors if every bucket was finite everywhere, else none of them."""
+        """The end of a step: keep its errors if all buckets were finite on all ranks, else drop them."""
         if self._fine:
             self._errors.update(self._pending)
             self._memories.update(self._fresh)
@@ -158,21 +159,21 @@ class State:
         self.step += 1
 
     def _error(self, parameter: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """A parameter's error, where its gradients are now: a model also moves after its state was restored."""
+        """A parameter's error on ``device``: the model may have moved since its state was restored."""
         error = self._errors.get(parameter)
         return torch.zeros(parameter.numel(), device=device) if error is None else error.to(device)
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def state_dict(self, model: torch.nn.Module) -> dict[str, Any]:
-        """This rank's errors by parameter name, and the step: each rank saves its own."""
+        """This rank's errors by parameter name, and the step. Each rank must save its own."""
         names = {parameter: name for name, parameter in _named(model)}
         errors = {names[p]: e.clone() for p, e in self._errors.items() if p in names}
         memories = {names[p]: {k: v.clone() for k, v in m.items()} for p, m in self._memories.items() if p in names}
         return {"step": self.step, "errors": errors, "memories": memories}
 
     def load_state_dict(self, model: torch.nn.Module, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, also in a group of another size: the errors of ranks that are gone are lost."""
+        """Restore a saved state, also in a group of another size; the errors of ranks that are gone are lost."""
         parameters = dict(_named(model))
         unknown = [name for name in state["errors"] if name not in parameters]
         if unknown:

@@ -1,8 +1,8 @@
-"""Optimisers that are codecs of momentum, over the same phase programs: ``OneBitAdam``, ``ZeroOneAdam``, and ``Lamb``.
+"""Optimisers that exchange encoded gradients or momenta by phase programs: ``OneBitAdam``, ``ZeroOneAdam``, ``Lamb``.
 
-Each takes *local* gradients (no DDP averaging) and a torch.distributed group; without a group it is one worker. Clip
-before ``step``, each worker its own: the global norm is not known before the exchange. A step whose values are not
-finite on any worker is skipped by all, and changes no state.
+Each takes *local* gradients (no DDP averaging) and a torch.distributed group; without a group there is one worker. Each
+worker clips its own gradient before ``step``, because the global norm is not known before the exchange. If values are
+not finite on some worker, all workers skip the step, and no state changes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Drive = Callable[[Program], torch.Tensor]
 
 
 def squeeze_twice(spec: str, x: torch.Tensor, context: Context, worker: torch.Tensor, server: torch.Tensor) -> Program:
-    """The mean of the workers' vectors, encoded on the way up and again on the way down, an error kept on each side
-    (1-bit Adam, Tang et al., ICML 2021). ``worker`` ``[n]`` and ``server`` ``[own piece]`` are replaced in
-    context.memory under these names: the caller keeps them if the step counts."""
+    """The mean of the workers' vectors, encoded on the way up and again on the way down, with error feedback on both
+    sides (1-bit Adam, Tang et al., ICML 2021). ``worker`` ``[n]`` and ``server`` ``[own piece]``: the errors so far;
+    the new ones are put into context.memory under these names, and the caller keeps them if the step counts."""
     codec = make(spec)
     total = x + worker
     pieces = split(total, context.size)
@@ -50,7 +50,7 @@ def average(x: torch.Tensor, context: Context) -> Program:
 
 
 class _Shared(torch.optim.Optimizer):
-    """Parameters as one flat fp32 vector, and the exchange."""
+    """Base class: the parameters as one flat fp32 vector, and the exchange."""
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], group: Any, seed: int) -> None:
         super().__init__(params, defaults)
@@ -93,7 +93,7 @@ class _Shared(torch.optim.Optimizer):
         return worker, self.shared.get(f"{tag}.server", own)
 
     def _squeeze(self, spec: str, x: torch.Tensor, tag: str) -> torch.Tensor:
-        """The twice encoded mean; keeps both errors."""
+        """The mean, encoded twice; keeps both errors."""
         context = self._context()
         worker, server = self._errors(tag, x.numel())
         out = self._drive(squeeze_twice(spec, x, context, worker, server))
@@ -101,7 +101,7 @@ class _Shared(torch.optim.Optimizer):
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """Of this worker: errors differ between workers, so each saves its own."""
+        """This worker's state. Errors differ between workers, so each must save its own."""
         state = super().state_dict()
         state["shared"] = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in self.shared.items()}
         return state
@@ -117,9 +117,9 @@ class _Shared(torch.optim.Optimizer):
 
 
 class OneBitAdam(_Shared):
-    """1-bit Adam: Adam with averaged gradients for ``freeze_step`` steps; then the variance is frozen and the momentum
-    is averaged in few bits, with error feedback on both sides. Coordinates whose variance is zero at the freeze (never
-    had a gradient) stay where they are: one bit can't say zero."""
+    """1-bit Adam: Adam with averaged gradients for ``freeze_step`` steps; then the second moment is frozen and the
+    momentum is averaged in few bits, with error feedback on both sides. Coordinates whose second moment is zero at the
+    freeze (they never had a gradient) no longer move, since one bit cannot encode zero."""
 
     def __init__(
         self,
@@ -161,9 +161,10 @@ class OneBitAdam(_Shared):
 
 
 class ZeroOneAdam(_Shared):
-    """0/1 Adam (Lu et al., ICLR 2023): the variance is updated at steps that get rarer (every ``scaler`` updates the
-    interval doubles) until ``freeze_step``, and between them gradients are averaged in one bit. Then local steps, with
-    what they did averaged in one bit at intervals that double every ``local_scaler`` steps, up to ``local_limit``."""
+    """0/1 Adam (Lu et al., ICLR 2023): until ``freeze_step`` the second moment is updated at increasing intervals (they
+    double after every ``scaler`` updates), and between these steps gradients are averaged in one bit. Then come local
+    steps, whose sums are averaged in one bit at intervals that double every ``local_scaler`` steps, up to
+    ``local_limit``."""
 
     def __init__(
         self,
@@ -203,7 +204,7 @@ class ZeroOneAdam(_Shared):
         if state["step"] < self.freeze_step:
             self._averaged(gradient, options)
         else:
-            if state["step"] == self.freeze_step:  # errors of gradients mean nothing for steps
+            if state["step"] == self.freeze_step:  # errors of gradients cannot be added to sums of steps
                 for key in [k for k in state if k.startswith("gradient.")]:
                     del state[key]
             self._local(gradient, options)

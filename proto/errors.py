@@ -2,11 +2,11 @@
 
     FarflungError       exit status 2: something that the person can change
     ├── JobError        2: the job file, or what it points to, is wrong
-    ├── Unreachable     2: nobody answers where the coordinator is to be
+    ├── Unreachable     2: no coordinator answers at the given address
     ├── Refused         3: the coordinator refused (ticket, version, name, address)
     │   └── NotNow      3: it may take this node later
     └── RunFailed       4: the run started and could not be finished
-        └── Parted      4: this node lost the run: joining again mends it
+        └── Parted      4: this node lost the run: it can join again
 
 The front door prints ``error: message`` and ``hint: hint``, without a traceback, and exits with ``status``.
 """
@@ -33,7 +33,7 @@ class FarflungError(Exception):
 
     @classmethod
     def of(cls, told: str) -> FarflungError:
-        """The error that ``told`` made a string of, as an instance of this class."""
+        """The error from the string that ``told`` made, as an instance of this class."""
         message, _, hint = told.partition("\n")
         return cls(message, hint)
 
@@ -48,7 +48,7 @@ class JobError(FarflungError):
 
 
 class Unreachable(FarflungError):
-    """Nobody answers where the coordinator is to be. A first join ends with it; who was in the run before waits."""
+    """No coordinator answers at the given address. A first join ends with this; a node that was in the run waits."""
 
 
 class Refused(FarflungError):
@@ -58,8 +58,8 @@ class Refused(FarflungError):
 
 
 class NotNow(Refused):
-    """The coordinator refused a node for a reason that may pass. A first join ends with it; who was in the run before
-    asks again."""
+    """The coordinator refused a node for a reason that may pass. A first join ends with this; a node that was in the
+    run asks again."""
 
 
 class RunFailed(FarflungError):

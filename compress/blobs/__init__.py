@@ -1,1 +1,1 @@
-"""Blobs from their bytes, and to them."""
+"""The format of blobs: writing them, reading them, and checks of what a blob claims."""

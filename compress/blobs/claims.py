@@ -1,7 +1,7 @@
-"""What a blob may claim: every decoder's sizes are checked here, once, before anything is allocated.
+"""Checks the sizes that a blob's header claims, once for all decoders, before memory is allocated.
 
-A stranger writes any shape and any parameters into a header. Sizes are multiplied as Python's whole numbers, which do
-not wrap, and a claim is held against the bytes that came with it.
+An attacker can write any shape and any parameters into a header. Sizes are multiplied as Python integers, which do not
+overflow, and the number of elements is compared with the length of the blob.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ MAX_ELEMENTS = 1 << 34
 FEW = 1 << 20
 """Elements (4 MiB of fp32) that a blob of any length may claim."""
 PER_BYTE = 1 << 16
-"""Elements for each byte of a blob that a reader takes who does not say how many make sense."""
+"""Without a ``limit``, a blob may have FEW elements plus so many for each of its bytes."""
 _LEAST = 16
-"""A body is longer than its declared length over this, whatever the values are (test_claims.py measures it)."""
+"""A body is always longer than its declared length divided by this, whatever the values (test_claims.py measures
+it)."""
 
 
 def elements(shape: Sequence[int]) -> int:
-    """How many elements a shape has. CodecError where its sizes other than 0 make more than MAX_ELEMENTS: of an empty
-    tensor too, whose other sizes a tensor library still multiplies."""
+    """How many elements a shape has. CodecError if the product of its nonzero sizes is above MAX_ELEMENTS, also for an
+    empty tensor, because a tensor library still multiplies the other sizes."""
     count = 1
     for size in shape:
         count *= max(size, 1)
@@ -34,8 +35,8 @@ def elements(shape: Sequence[int]) -> int:
 
 
 def check(spec: Spec, shape: Sequence[int], length: int, body: int, limit: int | None) -> int:
-    """The elements of a blob of ``length`` bytes with a body of ``body``. CodecError for more than ``limit`` (None:
-    than a blob of this length may have without one), or more than the codec can have written in so few bytes."""
+    """The number of elements of a blob of ``length`` bytes with a body of ``body`` bytes. CodecError for more than
+    ``limit`` (None: FEW + PER_BYTE * length), or for more than the codec can have written in so few bytes."""
     count = elements(shape)
     if limit is None:
         if count > FEW + PER_BYTE * length:

@@ -1,7 +1,7 @@
-"""A body as an encoder leaves it: some of its pieces may still be on the device, which nobody has waited for.
+"""A body as an encoder leaves it: some of its pieces may still be on the device, where the work may not be finished.
 
-``Staged`` is a blob in that form: payload, checksum and what the device found wrong lie on the device, and one copy
-into pinned memory brings all of it. A device can so encode many blobs before anyone waits for the first.
+``Staged`` is a blob in that form: payload, checksum and error flags lie on the device, and one copy into pinned memory
+fetches all of them. So a device can encode many blobs before the host waits for the first.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..specs.spec import Spec
 from .wire import Buffer, build
 
 LARGE = 1 << 26
-"""Bytes beyond which pieces are not put together on the device, whose memory that would take."""
-_HEAD = 16  # bytes: the checksum, then flags, in pieces of so many
+"""Pieces of more bytes in all are not concatenated on the device, to save its memory."""
+_HEAD = 16  # bytes: the checksum and the flags are padded to a multiple of this
 
 
 @dataclass(frozen=True, eq=False)
 class Doubt:
-    """What a device is asked while it encodes: where ``flag`` (int32 [1]) is not 0, ``answer`` raises CodecError, or
-    gives the body that is made in another way."""
+    """A condition that a device checks while it encodes: if ``flag`` (int32 [1]) is not 0, ``answer`` is called, which
+    raises CodecError or returns a body that is made in another way."""
 
     flag: torch.Tensor
     answer: Callable[[], Sequence[Piece]]
@@ -32,19 +32,19 @@ class Doubt:
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """Bytes that ``make`` chooses on the host from those of several tensors of the device."""
+    """Bytes that ``make`` computes on the host from the bytes of several tensors of the device."""
 
     parts: Sequence[torch.Tensor]
     make: Callable[[Sequence[memoryview]], Buffer]
 
 
 Piece = Buffer | torch.Tensor | Doubt | Made
-"""Bytes on the host, or a tensor on a device whose bytes they are."""
+"""A piece of a body: bytes on the host, or a tensor on a device, which stands for its bytes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Staged:
-    """A blob whose body may be on a device. It is good until the tensor that was encoded changes."""
+    """A blob whose body may be on a device. It is valid until the encoded tensor changes."""
 
     spec: Spec
     dtype: str
@@ -60,7 +60,8 @@ class Staged:
 
 
 def fetch(body: Sequence[Piece]) -> tuple[list[Buffer], int | None]:
-    """(The pieces on the host, what of their checksum the device has computed: see ``checksum.of_device``)."""
+    """(pieces on the host, the part of the checksum that the device has computed, or None: see
+    ``checksum.of_device``)."""
     doubts = [one for one in body if isinstance(one, Doubt)]
     away = [part for one in body for part in _parts(one)]
     if not away:
@@ -107,7 +108,7 @@ def _raw(part: torch.Tensor) -> torch.Tensor:
 
 
 def _placed(body: Sequence[Piece], found: list[memoryview]) -> list[Buffer]:
-    """The pieces, of the bytes of each of their tensors."""
+    """The pieces on the host; ``found``: the bytes of each of their tensors, in order."""
     out: list[Buffer] = []
     left = iter(found)
     for one in body:
@@ -122,7 +123,7 @@ def _placed(body: Sequence[Piece], found: list[memoryview]) -> list[Buffer]:
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU: in pinned memory, which the device writes by itself."""
+    """A copy on the CPU; from CUDA into pinned memory, which the device can write directly."""
     if tensor.device.type != "cuda" or not torch.cuda.is_available():
         return tensor.cpu()
     here = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -132,7 +133,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def to_device(data: Buffer, device: torch.device) -> torch.Tensor:
-    """uint8 on a device, of bytes on the host. Nobody waits for it."""
+    """Bytes of the host as a uint8 tensor on a device. Does not wait for the copy."""
     data = memoryview(data).cast("B")
     if not len(data):
         return torch.empty(0, dtype=torch.uint8, device=device)

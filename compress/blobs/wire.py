@@ -1,4 +1,4 @@
-"""The blob that every encoder writes: a small versioned header that describes itself, then the codec's own bytes.
+"""The blob that every encoder writes: a small, versioned, self-describing header, then the codec's own bytes.
 
 Little endian::
 
@@ -10,8 +10,8 @@ Little endian::
     9  varints  number of dimensions, dimensions, [seed], [step], mask of the parameters that differ from their
                 defaults, those parameters, and the codec's body to the end
 
-A decoder trusts nothing: the checksum, the version, every length and every parameter are checked before anything is
-allocated, and the number of elements is held against the body's length (claims.py), to the byte by each codec.
+A decoder trusts nothing: the checksum, the version, every length and every parameter are checked before memory is
+allocated. claims.py compares the number of elements with the body's length, and each codec checks it to the byte.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of a blob says: enough to decode the body that follows it."""
+    """The content of a blob's header: enough to decode the body that follows it."""
 
     spec: Spec
     dtype: str
@@ -71,10 +71,10 @@ def varint(value: int) -> bytes:
 
 
 class Reader:
-    """Reads checked pieces of a blob; every shortfall is a CodecError."""
+    """Reads values from a blob with checks; CodecError if it is too short."""
 
     def __init__(self, data: Buffer, known: bool = False) -> None:
-        """``known``: the blob has been checked before, its values too."""
+        """``known``: this process has checked the blob before, including its values."""
         self.data, self.known = memoryview(data), known
         self.at = 0
 
@@ -123,8 +123,8 @@ def build(
     spec: Spec, dtype: str, shape: Sequence[int], body: Sequence[Buffer], seed: int | None, step: int | None,
     rest: int | None = None,
 ) -> list[Buffer]:  # fmt: skip
-    """A blob, in pieces. ``seed`` and ``step`` are written only where the decoder needs them. rest: what a device has
-    computed of the body's checksum."""
+    """A blob, in pieces. ``seed`` and ``step``: None if the decoder does not need them. rest: the part of the body's
+    checksum that a device has computed; None: compute it here."""
     claims.elements(shape)
     flags = DTYPES.index(dtype) | (0x10 if seed is not None else 0) | (0x20 if step is not None else 0)
     head = bytearray([flags])
@@ -146,9 +146,8 @@ def build(
 
 
 def open_blob(blob: Buffer, limit: int | None = MAX_ELEMENTS, known: bool = False) -> tuple[Header, Reader]:
-    """The header of a blob, and a reader that stands at its body. CodecError for anything that no encoder writes, and
-    for more elements than ``limit`` (None: than a blob of this length may claim); of a ``known`` one the checksum is
-    not looked at again."""
+    """The header of a blob, and a reader at the beginning of its body. CodecError for bytes that no encoder writes, and
+    for more elements than ``limit`` (None: see claims.py). ``known``: the checksum is not verified again."""
     if not isinstance(blob, (bytes, bytearray, memoryview)):
         raise CodecError(f"a blob is bytes, not {type(blob).__name__}")
     reader = Reader(memoryview(blob).cast("B"), known)

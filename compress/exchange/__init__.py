@@ -1,4 +1,4 @@
 """A whole exchange between workers: phase programs, torch.distributed groups, simulations and measurements.
 
-The order of an exchange is decided here; the runtime's own rounds are in ``node/rounds``.
+This room decides the order of an exchange; farflung's own rounds are in ``node/rounds``.
 """

@@ -1,7 +1,7 @@
 """Runs phase programs over a torch.distributed group: all programs step together, their requests in one fixed order.
 
-Reductions of one phase are coalesced into one collective per kind, gathered blobs into one message per rank. On one
-process (no group) the answers are the requests themselves.
+Reductions of one phase are coalesced into one collective per kind, gathered blobs into one message per rank. Without a
+group (one process) each request is its own answer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def answer(requests: dict[int, Request], group: Group | None) -> dict[int, Any]:
             out[index] = [(blobs[2 * place], _weight(blobs[2 * place + 1])) for blobs in everyone]
     for index, request in requests.items():
         if isinstance(request, Scatter):
-            # Sent to all: gloo has no all-to-all, and the pieces are small.
+            # Each rank gets all pieces: gloo has no all-to-all, and the pieces are small.
             everyone = exchange([*request.blobs, _number(request.weight)], group)
             rank = 0 if group is None else dist.get_rank(group)
             out[index] = [(blobs[rank], _weight(blobs[-1])) for blobs in everyone]
@@ -83,7 +83,7 @@ def exchange(blobs: Sequence[bytes], group: Group | None) -> list[list[bytes]]:
 
 
 def agree(fine: bool, group: Group | None) -> bool:
-    """Whether it is fine on every rank."""
+    """Whether ``fine`` is true on all ranks."""
     if group is None:
         return fine
     flag = torch.tensor([0.0 if fine else 1.0], device=_device(group))

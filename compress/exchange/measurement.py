@@ -31,7 +31,7 @@ def nmse(spec: str | Spec, x: torch.Tensor, trials: int = 10, seed: int = 1) -> 
 
 
 def mean_error(spec: str | Spec, tensors: list[torch.Tensor], trials: int = 1, seed: int = 1, **options: Any) -> float:
-    """|what all workers end with - the true mean|² / |the true mean|², averaged over seeds."""
+    """|result of the exchange - true mean|² / |true mean|², averaged over seeds."""
     mean = torch.stack([t.double() for t in tensors]).mean(0)
     energy = float(mean.square().sum())
     total = 0.0
@@ -87,14 +87,14 @@ def measure(
     trials: int = 10,
     device: str | None = None,
 ) -> dict[str, Any]:
-    """What a codec costs and loses on one vector; with ``workers`` > 1 also the error of their mean.
+    """Size, error and speed of a codec on one vector; with ``workers`` > 1 also the error of the workers' mean.
 
-    tensor: a tensor, or the path of a safetensors file; else ``size`` values of a ``distribution``. device: where it is
-    measured; default: where the tensor is, the CPU for others.
+    tensor: a tensor, or the path of a safetensors file; else ``size`` values of a ``distribution``. device: where to
+    measure; by default the tensor's device, else the CPU.
 
     Keys: codec, vector, size, bits (per element, header included), nmse, nmse_std, encode_gb_s and decode_gb_s (of
-    fp32 input), and with workers: mean_error (independent vectors), mean_error_identical (identical ones: what does not
-    fall with the number of workers is bias), bytes_up (the largest of the workers).
+    fp32 input), and with workers: mean_error (independent vectors), mean_error_identical (identical vectors: error that
+    does not fall with the number of workers is bias), bytes_up (the largest over workers).
     """
     if size < 1 or workers < 1 or trials < 1:
         raise CodecError("size, workers and trials are at least 1")

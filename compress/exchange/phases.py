@@ -1,11 +1,11 @@
-"""A whole exchange of one tensor as a program: it yields what it wants reduced or gathered, and is sent the answer.
+"""A whole exchange of one tensor as a generator: it yields a request (reduce, gather), and is sent the answer.
 
-The caller owns the network, the order, the retries and the state. Because a program only yields, a scheduler can issue
-the requests of many tensors in one order on all workers; torch's hooks, which start collectives from callbacks, hang
-where that order differs.
+The caller owns the network, the order, the retries and the state. Because a program only yields requests, a caller can
+issue those of many tensors in the same order on all workers; torch's hooks, which start collectives from callbacks,
+hang if the order differs.
 
-``program(spec, x, context)`` returns the *weighted sum* over the workers that took part: partial groups and unequal
-batches stay exact, and the caller divides by the weight of the view.
+``program(spec, x, context)`` returns the *weighted sum* over the workers that took part, so that partial groups and
+unequal batches are exact; the caller divides by the total weight.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def program(spec: str | Spec, x: torch.Tensor, context: Context, pattern: str = 
 
 
 def publish(codec: Codec, x: torch.Tensor, context: Context) -> Program:
-    """Each worker sums one piece of everyone's, encodes the sum again and gives it to all: two squeezes, no server
-    error kept here (``feedback.Feedback`` and the node's rounds keep theirs)."""
+    """Each worker sums one piece of all workers' vectors, encodes the sum again and sends it to all. The vector is
+    encoded twice, and this program keeps no server error (``feedback.Feedback`` and the node's rounds do)."""
     pieces = split(x.reshape(-1), context.size)
     seeds = [mix(context.tensor_seed, piece) for piece in range(context.size)]
     blobs = tuple(

@@ -1,4 +1,4 @@
-"""What a program of an exchange asks for (sums, gathers, scatters), and who asks: plain values."""
+"""The requests of an exchange's program (reduce, gather, scatter) and its context, as plain values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..primitives.key import mix
 class Reduce:
     """Answer: the sum or the elementwise maximum of the workers' tensors (same shape on all), the same on all.
 
-    bits: what one element costs on the wire, where that is less than its dtype's (packed integers).
+    bits: bits of one element on the wire, if fewer than its dtype has (packed integers).
     """
 
     tensor: torch.Tensor
@@ -29,7 +29,7 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Gather:
-    """Answer: every worker's (blob, weight) in the order of ranks, one's own included."""
+    """Answer: the (blob, weight) of every worker in the order of ranks, including this one's."""
 
     blob: bytes
     weight: float = 1.0
@@ -49,10 +49,11 @@ Program = Generator[Request, Any, torch.Tensor]
 
 @dataclass
 class Context:
-    """Who asks. seed: of the run; tensor: a number of the tensor; rank, size: this worker's place in this exchange;
-    weight: its share; memory: what a program keeps for its next time (a warm start), safe to lose. own: set by the
-    program to this worker's part of the result, as the others decoded it (flat, weighted): input - own is its error.
-    part: this worker's of the weight of all who take part; None: as much as any other's."""
+    """The worker that runs a program. seed: the run's; tensor: the tensor's number; rank, size: this worker's rank and
+    the number of workers in this exchange; weight: the worker's weight; memory: values that a program keeps for its
+    next call (a warm start), which may be lost. own: set by the program to this worker's term of the result, as the
+    others decoded it (flat, weighted): input - own is its error. part: this worker's fraction of all workers' weight;
+    None: 1 / size."""
 
     seed: int = 0
     tensor: int = 0

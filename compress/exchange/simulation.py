@@ -18,8 +18,8 @@ from .requests import Context, Gather, Program, Reduce, Request, Scatter
 
 @dataclass(frozen=True)
 class Result:
-    """mean: what every worker ends with, fp32. bytes_up, bytes_down: of each worker. phases: exchanges one after the
-    other, each of which costs a round trip."""
+    """mean: the result on every worker, fp32. bytes_up, bytes_down: bytes that each worker sends and receives. phases:
+    how many exchanges follow each other, each of which takes a round trip."""
 
     mean: torch.Tensor
     bytes_up: list[int]
@@ -41,7 +41,8 @@ def simulate(
     """Exchange one tensor of each worker under a codec.
 
     pattern: auto, all_to_all, publishers, or ring and butterfly (decoded, added and encoded again at each hop).
-    weights: of each worker, default 1. same_seed: give all workers the private seed of worker 0, as a mistake would.
+    weights: the weight of each worker, default 1. same_seed: give all workers the private seed of worker 0, to show the
+    effect of this mistake.
     """
     for x in tensors:
         check_tensor(x)
@@ -67,9 +68,9 @@ def simulate(
 
 
 def run(programs: Sequence[Program], finish: int | None = None) -> tuple[list[torch.Tensor], list[int], list[int], int]:
-    """Step all programs together: (each one's result, bytes up of each, bytes down of each, phases).
+    """Run all programs together. Returns (results, bytes up of each, bytes down of each, number of phases).
 
-    finish: for programs of one phase, let only so many of them go on after it: they would all do the same.
+    finish: for programs of one phase, how many of them to continue after it, because all would compute the same.
     """
     count = len(programs)
     results: list[torch.Tensor | None] = [None] * count
@@ -94,7 +95,7 @@ def run(programs: Sequence[Program], finish: int | None = None) -> tuple[list[to
 
 
 def answer(requests: Sequence[Request], up: list[int], down: list[int]) -> list[Any]:
-    """What each worker gets for the requests of one phase; adds their bytes to ``up`` and ``down``."""
+    """Each worker's answer to the requests of one phase; adds their bytes to ``up`` and ``down``."""
     first, count = requests[0], len(requests)
     if any(type(request) is not type(first) for request in requests):
         raise CodecError("the workers ask for different things in the same phase")
@@ -132,8 +133,8 @@ def _reduce(requests: list[Reduce], up: list[int], down: list[int]) -> list[Any]
 
 
 def _hops(codec: Codec, tensors: Sequence[torch.Tensor], pattern: str, seed: int, step: int) -> Result:
-    """Reduce-scatter that decodes, adds and encodes at each hop, then all-gather of the last encoding. A worker's bytes
-    are those of a whole vector cut into one piece per worker."""
+    """A reduce-scatter that decodes, adds and encodes at each hop, then an all-gather of the last encodings. Bytes are
+    counted as if a vector were cut into one piece per worker."""
     count, sizes, hops = len(tensors), [], 0
 
     def hop(x: torch.Tensor) -> torch.Tensor:

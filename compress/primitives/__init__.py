@@ -1,4 +1,4 @@
 """What codecs are built of: bit packing, scales, rotations, counter-based random numbers, tables.
 
-No codec is known here.
+This room knows no codec.
 """

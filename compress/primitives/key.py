@@ -1,4 +1,4 @@
-"""What randomness depends on: a key, and seeds mixed of several numbers. The words themselves: ``philox``."""
+"""Keys of random numbers, and seeds mixed from several numbers. ``philox`` makes the random words."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _DITHER = 0x44495448
 
 @dataclass(frozen=True)
 class Key:
-    """What randomness depends on. seed: u64, of (run, tensor); step: u32; rank: the worker, where they must differ;
-    members: of so many, numbered by rank, it is one whose sum is wanted (1: nobody knows); turn: added to uniform
-    numbers, modulo 1, in parts of 2^-24."""
+    """The key of random numbers. seed: u64, of (run, tensor); step: u32; rank: the worker's number; members: the number
+    of workers, numbered by rank, whose blobs will be summed (1: not known); turn: an offset in units of 2^-24, added to
+    uniform numbers modulo 1."""
 
     seed: int = 0
     step: int = 0
@@ -22,15 +22,15 @@ class Key:
 
     @property
     def private(self) -> Key:
-        """The key of this worker's own rounding: another stream for each rank, also where the seed is shared."""
+        """The key of this worker's own rounding: a different stream for each rank, even if the seed is shared."""
         return Key(mix(self.seed, self.rank), self.step) if self.rank else self
 
     @property
     def dither(self) -> Key:
-        """The key of this worker's rounding. Among members all take the same uniform numbers, each turned by its part
-        of 1: every member's are uniform, so nothing is biased, and among all they are spread evenly, so that errors
-        cancel in the sum: where members have the same value its mean is wrong by less than 1 / members of a level.
-        Absent members leave a gap and no bias."""
+        """The key of this worker's rounding. All members use the same uniform numbers, each with the offset
+        rank / members modulo 1. Each member's numbers are uniform, so rounding is unbiased. Over all members they are
+        evenly spread, so that errors cancel in the sum: if members have the same value, the error of the mean is below
+        1 / members of a level. Absent members leave a gap, but cause no bias."""
         if self.members <= 1 or self.rank >= self.members:
             return self.private
         return Key(mix(self.seed, _DITHER), self.step, turn=(self.rank << 24) // self.members)
@@ -40,7 +40,7 @@ class Key:
 
 
 def mix(*parts: int) -> int:
-    """One u64 seed of several numbers (splitmix64): to derive a seed per (run, stage, block, rank)."""
+    """One u64 seed from several numbers (splitmix64), such as (run, stage, block, rank)."""
     value = 0x243F6A8885A308D3
     for part in parts:
         value = (value ^ (part & 0xFFFFFFFFFFFFFFFF)) + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF

@@ -1,7 +1,7 @@
 """Bit packing: codes of 1 to 8 bits as planes of 1, 2, 4 and 8 bits, each plane padded to whole bytes.
 
-5 bits are a plane of 4 low bits and a plane of 1 high bit: every plane is a shift and an OR of whole bytes, no code
-lies across a byte's edge. Inside a byte the first code has the low bits.
+For example, 5 bits are a plane of the 4 low bits and a plane of the high bit. A plane is packed by shifts and ORs of
+whole bytes, and no code crosses a byte boundary. Inside a byte the first code has the low bits.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def unpack(packed: torch.Tensor, count: int, bits: int) -> torch.Tensor:
 
 
 def put(packed: torch.Tensor, codes: torch.Tensor, bits: int, count: int, first: int) -> None:
-    """Pack codes as elements ``first`` on, a multiple of 8, of the ``count`` of ``packed``."""
+    """Pack codes into ``packed``, which has ``count`` elements, from element ``first`` (a multiple of 8) on."""
     at = 0
     for shift, width in planes(bits):
         part = pack((codes >> shift) & ((1 << width) - 1), width)
@@ -81,7 +81,7 @@ def put(packed: torch.Tensor, codes: torch.Tensor, bits: int, count: int, first:
 
 
 def taken(packed: torch.Tensor, size: int, bits: int, count: int, first: int) -> torch.Tensor:
-    """The inverse: uint8 ``[size]``, elements ``first`` on of ``count``."""
+    """The packed bytes of elements ``first`` to ``first + size`` out of ``count``, for ``unpack``."""
     parts, at = [], 0
     for _, width in planes(bits):
         place = at + first * width // 8

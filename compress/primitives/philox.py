@@ -1,8 +1,8 @@
 """Philox4x32-10 (Salmon et al., SC 2011): random words as a function of (key, position) alone.
 
-There is no state: any range of any stream can be made alone, on any device, with the same bits. The layout is made for
-wide machines: elements are in tiles of 512; element ``j`` of tile ``t`` takes word ``j // 128`` of counter
-``t * 128 + j % 128``, so that each of a counter's four words goes to a run of 128 neighbours.
+There is no state: any range of any stream can be computed alone, on any device, with the same bits. The layout suits
+wide vector units: elements are in tiles of 512; element ``j`` of tile ``t`` takes word ``j // 128`` of counter
+``t * 128 + j % 128``, so that 128 neighbouring elements take the same word of 128 consecutive counters.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def block_numpy(counters: np.ndarray, key: Key, stream: int) -> list[np.ndarray]
 
 
 def uniform(count: int, key: Key, stream: int, start: int = 0, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Uniform fp32 in [0, 1), multiples of 2^-24: exact on every device; turned as the key says."""
+    """Uniform fp32 in [0, 1), multiples of 2^-24, plus the key's ``turn`` modulo 1: the same bits on every device."""
     if str(device) == "cpu" and fast.worth(count):
         return fast.uniform(count, key, stream, start)
     found = words(count, key, stream, start, device) >> 8

@@ -1,7 +1,7 @@
 """Random rotations: signs, then Walsh-Hadamard, in blocks. Additions in one fixed order, so the same bits everywhere.
 
-The transform is left unnormalised (its factor 1/sqrt(block) goes into the codec's own scale). A vector is cut into
-blocks of ``block`` elements; what is left over into powers of two down to 256, and only the last piece is padded.
+The transform is not normalised (the codec's own scale includes the factor 1/sqrt(block)). A vector is cut into blocks
+of ``block`` elements; the remainder is cut into powers of two down to 256, and only the last piece is padded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ BEYOND = "the norm of a block is beyond fp32: use int8 or eden for such numbers,
 
 @dataclass(frozen=True)
 class Segment:
-    """``rows`` blocks of ``size`` coordinates; the elements from ``start``, ``length`` of them; codes from ``code``."""
+    """``rows`` blocks of ``size`` coordinates. They hold ``length`` elements from ``start`` on, and their first code
+    has the index ``code``."""
 
     start: int
     length: int
@@ -36,7 +37,7 @@ class Segment:
 
 @lru_cache(maxsize=256)
 def layout(count: int, block: int) -> tuple[Segment, ...]:
-    """The segments of a vector of ``count``; block: a power of two, or 0 for the largest that fits."""
+    """The segments of a vector of ``count`` elements; block: a power of two, or 0 for the largest that fits."""
     out: list[Segment] = []
     at = code = row = 0
     size = block or 1 << max(0, count.bit_length() - 1)
@@ -66,8 +67,8 @@ def blocks(count: int, block: int) -> int:
 
 
 def hadamard(x: torch.Tensor) -> torch.Tensor:
-    """Unnormalised Walsh-Hadamard transform of each row of fp32 ``[rows, 2^k]``: a new tensor. Stages of stride 1, 2, 4
-    and so on, each (a + b, a - b): kernels must add in this order."""
+    """Unnormalised Walsh-Hadamard transform of each row of fp32 ``[rows, 2^k]``, as a new tensor. The stages have
+    strides 1, 2, 4 and so on, each computes (a + b, a - b); kernels must add in this order."""
     rows, size = x.shape
     if x.device.type == "cpu" and fast.worth(x.numel()) and size <= 1 << 15:
         return fast.hadamard(x)
@@ -96,8 +97,8 @@ def _stages(x: torch.Tensor) -> torch.Tensor:
 
 
 def energy(rows: torch.Tensor) -> torch.Tensor:
-    """fp64 sum of squares of each row, values below 1: of integers where a block fits (all but whole-vector blocks), so
-    that no order of adding changes it and kernels get the same bits."""
+    """fp64 sum of squares of each row; values are below 1. Unless blocks are very long it is an exact integer sum,
+    which does not depend on the order of addition, so that kernels get the same bits."""
     if rows.shape[1] > EXACT:
         return rows.double().square().sum(1)
     fixed = (rows * 8388608.0).to(torch.int32).to(torch.int64)
@@ -105,7 +106,7 @@ def energy(rows: torch.Tensor) -> torch.Tensor:
 
 
 def product(levels: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
-    """fp64 sum of level * coordinate of each row, in the same way; |coordinates| are below the block's size."""
+    """fp64 sum of level * coordinate of each row, exact as in ``energy``; |coordinates| are below the block's size."""
     if turned.shape[1] > EXACT:
         return (levels.double() * turned.double()).sum(1)
     fixed = (turned * 131072.0).to(torch.int32).to(torch.int64)
@@ -148,7 +149,7 @@ def _by_kernels(rows: torch.Tensor) -> bool:
 
 
 def rows_of(x: torch.Tensor, segment: Segment) -> torch.Tensor:
-    """A segment's elements as ``[rows, size]``, padded with zeros: a view of ``x`` where nothing is."""
+    """A segment's elements as ``[rows, size]``, padded with zeros; without padding a view of ``x``."""
     part = x[segment.start : segment.start + segment.length]
     if segment.length == segment.rows * segment.size:
         return part.view(segment.rows, segment.size)
@@ -163,8 +164,8 @@ def put_rows(out: torch.Tensor, segment: Segment, rows: torch.Tensor) -> None:
 
 
 def lengths(x: torch.Tensor, size: int, flag: torch.Tensor | None = None) -> torch.Tensor:
-    """The fp32 norm of each ``size`` of a flat vector. CodecError where it is beyond fp32: a length that is cut would
-    shorten the row. With a ``flag`` (int32 [1], there) that becomes 1 instead, and nothing waits for the device."""
+    """The fp32 norm of each ``size`` neighbours of a flat vector. CodecError if one is beyond fp32's range. With a
+    ``flag`` (int32 [1] on the same device) the flag is set to 1 instead, and the host does not wait for the device."""
     found = sums.norms(x, size)
     fine = torch.isfinite(found).all()
     if flag is not None:
@@ -175,7 +176,8 @@ def lengths(x: torch.Tensor, size: int, flag: torch.Tensor | None = None) -> tor
 
 
 def rescale(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(rows divided by the power of two of their largest, that power's exponent): exact, and nothing overflows."""
+    """(rows divided by a power of two so that their largest magnitude is below 1, that power's exponent): exact,
+    without overflow."""
     largest = rows.abs().amax(1)
     exponent = torch.where(largest > 0, torch.frexp(largest)[1], 0)
     half = exponent // 2

@@ -1,7 +1,7 @@
 """Scales on the wire in 16 bits: the sign bit of a bfloat16 is always 0, so it becomes one more bit of the mantissa.
 
-8 bits of exponent as in fp32 (nothing overflows or needs an epsilon), 9 significant bits. Rounded up where a value must
-not exceed its scale (stochastic rounding), else to nearest.
+There are 8 bits of exponent as in fp32 (no overflow, no epsilon needed) and 9 significant bits. A scale is rounded up
+if values must not exceed it (stochastic rounding), else to nearest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _MAX = (0x7F7FFFFF >> LOW) << LOW
 
 @lru_cache(maxsize=64)
 def most(top: int = 1) -> int:
-    """The largest code whose scale times ``top`` is finite in fp32: no level up to ``top`` decodes to infinity."""
+    """The largest code whose scale times ``top`` is finite in fp32, so that no level up to ``top`` decodes to
+    infinity."""
     code = _MAX >> LOW
     while struct.unpack("<f", struct.pack("<I", code << LOW))[0] * top > LARGEST:
         code -= 1
@@ -33,7 +34,8 @@ def most_full(top: int) -> float:
 
 
 def limit(top: int, full: bool) -> int:
-    """What a compiled loop holds steps against: ``most``, or the bits of ``most_full``."""
+    """The limit with which a compiled loop compares steps: ``most(top)``, or for fp32 steps (``full``) the bits of
+    ``most_full(top)``."""
     bits: int = struct.unpack("<i", struct.pack("<f", most_full(top)))[0]
     return bits if full else most(top)
 
@@ -52,7 +54,7 @@ def to_scales(codes: torch.Tensor) -> torch.Tensor:
 
 
 def check_codes(codes: torch.Tensor, top: int = 1) -> None:
-    """CodecError if a code from a stranger means infinity or NaN, or does so times ``top``."""
+    """CodecError if the scale of a received code, or that times ``top``, is infinity or NaN."""
     if codes.numel() and int((codes.to(torch.int32) & 0xFFFF).max()) > most(top):
         raise CodecError("the blob has a scale that is not finite")
 

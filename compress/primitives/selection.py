@@ -14,14 +14,15 @@ def magnitudes(values: np.ndarray) -> np.ndarray:
 
 
 def bounds(sample: np.ndarray, share: float) -> tuple[int, int] | None:
-    """Places in a sorted sample that enclose the least of the largest ``share``; None if it is too small."""
+    """Two indices in a sorted sample between which the threshold of the largest fraction ``share`` lies, almost surely;
+    None if the sample is too small."""
     place, spread = (1 - share) * len(sample), 6 * (share * (1 - share) * len(sample)) ** 0.5 + 4
     low, high = int(place - spread), int(place + spread)
     return None if low < 0 else (low, high)
 
 
 def threshold(near: np.ndarray, high: int | None, k: int) -> int | None:
-    """The k-th largest of all, from those ``near`` it or above; None if it is not among those below ``high``."""
+    """The k-th largest value, from the values ``near`` it or above; None if it is not below ``high``."""
     inside = near if high is None else near[near < high]
     missing = k - (len(near) - len(inside))
     if not 1 <= missing <= len(inside):
@@ -30,7 +31,8 @@ def threshold(near: np.ndarray, high: int | None, k: int) -> int | None:
 
 
 def without_surplus(order: np.ndarray, least: int, k: int) -> np.ndarray:
-    """Which of ``order`` (at least k of them are at least ``least``, and k are kept) stay: ties to the lowest index."""
+    """A mask of the k elements of ``order`` to keep: those of at least ``least`` (there are at least k), ties by the
+    lowest index."""
     keep: np.ndarray = order >= least
     surplus = int(keep.sum()) - k
     if surplus:

@@ -1,7 +1,8 @@
 """Sums in one order: the same bits on every device, with and without the compiled loops.
 
-The terms are made in fp64 from fp32 values, and halves are added elementwise: chunks of 1024 neighbours first, then the
-chunks' sums. No scale is needed: the squares of fp32 numbers are exact in fp64 and far from its ends.
+The terms are computed in fp64 from fp32 values. They are summed pairwise, by adding halves elementwise: first within
+chunks of 1024 neighbours, then over the chunks. No scaling is needed: squares of fp32 numbers are exact in fp64 and far
+from the ends of its range.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from ..cpu import dispatch as fast
 
 CHUNK = 1024
 MAGNITUDES, SQUARES, BELOW, ABOVE, VALUES = range(5)
-"""What is summed: |x|, x^2, -x where that is positive, x where that is positive, x."""
+"""The terms of a sum: |x|, x^2, max(-x, 0), max(x, 0), x."""
 _PIECE = 1 << 16
 
 
 def tree(values: torch.Tensor) -> torch.Tensor:
-    """The sums of the rows of fp64 ``[rows, columns]``; columns are taken as filled with zeros to a power of two."""
+    """The sum of each row of fp64 ``[rows, columns]``; columns are padded with zeros to a power of two."""
     columns = values.shape[1]
     width = 1 << max(0, columns - 1).bit_length()
     if width > columns:

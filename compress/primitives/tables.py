@@ -1,7 +1,7 @@
 """Level tables: fp32 values that encoder and decoder share, so part of the wire format.
 
-They are kept in ``tables.json``, which ``solvers`` wrote, and not made anew: that takes seconds, and logarithms and
-linear algebra need not give the same last bit on another machine.
+They are read from ``tables.json``, which ``fitted/solvers`` wrote, and not computed again: that takes seconds, and the
+last bits of logarithms and linear algebra may differ between machines.
 """
 
 from __future__ import annotations

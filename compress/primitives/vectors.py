@@ -1,4 +1,4 @@
-"""The test vectors that all measurements are made on, by name; the same on every machine."""
+"""The test vectors of all measurements, by name; the same on every machine."""
 
 from __future__ import annotations
 

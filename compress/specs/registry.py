@@ -1,11 +1,11 @@
-"""Codecs of one's own: registered in a process, and used there like those that are built in. No torch here.
+"""User-defined codecs: registered in a process, and used there like built-in ones. No torch here.
 
     @compress.register
     class Halves(compress.Codec):
         declaration = compress.declare("halves", 200, "the upper 16 bits", bits=lambda values, count: 16 * count)
 
-A job names such a codec with its module, ``mycodecs.halves``: nobody imports that module who did not say so (``allow``,
-which ``farflung join --allow-code mycodecs`` calls).
+A job names such a codec with its module, ``mycodecs.halves``. A process imports that module only after a call of
+``allow``, which ``farflung join --allow-code mycodecs`` makes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from .sizes import Bits
 from .traits import Parameter, Traits
 
 FIRST, LAST = 128, 255
-"""Numbers on the wire of codecs that are registered; those below are for codecs that are built in."""
+"""The range of wire numbers of registered codecs; lower numbers are for built-in ones."""
 KINDS: dict[str, Any] = {}
-"""Name -> class of what is registered."""
+"""Name -> class of each registered codec."""
 _allowed: set[str] = set()
 _forgetful: list[Callable[[], None]] = []
 Kind = TypeVar("Kind", bound=type)
@@ -43,9 +43,9 @@ def declare(
 ) -> Declaration:
     """The declaration of a codec to register.
 
-    number: 128 to 255, the same in every process of a run, for the blob's header has it. bits: (parameters by name,
-    elements) -> bits of a body. traits: what it promises; default: biased, decoded by everyone. parameters: in an order
-    that stays (it is on the wire).
+    number: 128 to 255, the same in every process of a run, because blobs' headers have it. bits: (parameters by name,
+    elements) -> bits of a body. traits: the codec's promises; default: biased, and each worker decodes all blobs.
+    parameters: their order must never change, because it is part of the wire format.
     """
     if not name.replace("_", "").isalnum() or not name[:1].isalpha() or not name.isascii():
         raise CodecError(f"a codec's name is letters, digits and _, not {name!r}")
@@ -56,9 +56,9 @@ def declare(
 
 def register(kind: Kind) -> Kind:
     """Make a codec known in this process: a class of ``Codec`` with a ``declaration`` (see ``declare``). Returns the
-    class, so that it can be a decorator. The same class again (a module that is reloaded) takes the place of the first.
+    class, so that it can be a decorator. A class of the same module and name (after a reload) replaces the first.
 
-    CodecError for no such class, and a name or a number that another codec has.
+    CodecError if it is no such class, or if another codec has its name or number.
     """
     declaration = getattr(kind, "declaration", None)
     if not isinstance(declaration, Declaration) or not all(hasattr(kind, one) for one in ("encode", "write", "read")):
@@ -96,7 +96,8 @@ def module_of(name: str) -> str:
 
 
 def resolve(name: str) -> str:
-    """The name of the codec that ``MODULE.NAME`` means, once its module has registered it; a plain name is itself."""
+    """The registered name of the codec ``MODULE.NAME``, after importing its module; a plain name is returned
+    unchanged."""
     module = module_of(name)
     if not module:
         return name
@@ -125,7 +126,7 @@ def _load(name: str, module: str) -> None:
 
 
 def on_change(forget: Callable[[], None]) -> None:
-    """Call this whenever the codecs that there are change: what was kept of them is old."""
+    """Have ``forget`` called whenever the set of codecs changes, to clear caches."""
     _forgetful.append(forget)
 
 

@@ -1,7 +1,7 @@
-"""How long a codec's blob is, from its parameters alone: what a plan counts with before anything is encoded.
+"""The length of a codec's blob from its parameters alone; plans use it before anything is encoded.
 
-Each function here makes the ``bits`` of a declaration: (parameters, elements) -> bits of the body. Most are exact; of
-codecs whose length depends on the values it is that of normally distributed ones. No torch here.
+Each function here is, or returns, the ``bits`` of a declaration: (parameters, elements) -> bits of the body. Most are
+exact; for codecs whose length depends on the values, it is the length for normally distributed ones. No torch here.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Bits = Callable[[Values, int], float]
 """(parameters by name, elements) -> bits of a body."""
 
 HEADER_BITS, SEED_BITS = 8 * 14, 8 * 11
-"""Of a vector's blob (see wire.py): magic, checksum, type and shape; a seed of 64 bits and a step. A byte or two more
-or less."""
+"""Bits of a vector's header (see wire.py): magic, checksum, type and shape; then of a 64-bit seed and a step. The real
+size may differ by a byte or two."""
 _MOST_LOW = 24
 
 
@@ -27,7 +27,7 @@ def number(values: Values, key: str) -> float:
 
 
 def each(bits: float) -> Bits:
-    """So many bits for every element."""
+    """``bits`` bits for every element."""
     return lambda values, count: bits * count
 
 
@@ -85,7 +85,7 @@ def quicfl(values: Values, count: int) -> float:
 
 
 def thc(values: Values, count: int) -> float:
-    """Codes, and the range of all."""
+    """Codes, and the range of all values (two fp32)."""
     return number(values, "bits") * count + 64
 
 
@@ -95,27 +95,27 @@ def adaptive(values: Values, count: int) -> float:
 
 
 def sign(values: Values, count: int) -> float:
-    """A bit each, and one size or two."""
+    """A bit for each element, and one fp32 scale or two."""
     return count + (64 if values["scale"] == "two" else 32)
 
 
 def budget(values: Values, count: int) -> float:
-    """A number of bits that the codec keeps to, scales included."""
+    """A budget of bits per element that includes scales."""
     return number(values, "bits") * count + 72
 
 
 def hops(values: Values, count: int) -> float:
-    """A budget over whole blocks of 256, of which most is used."""
+    """A budget of bits over whole blocks of 256, most of which is used."""
     return -(-count // 256) * 256 * number(values, "bits")
 
 
 def aqsgd(values: Values, count: int) -> float:
-    """A change, as most visits send; the first visit has ``first_bits``."""
+    """The encoding of a change, as in most visits; the first visit of a sample takes ``first_bits`` instead."""
     return grouped("bits", "group", 8)(values, count)
 
 
 def cocktail(values: Values, count: int) -> float:
-    """Places and values of what is kept of what a step offers."""
+    """Positions and values of the elements that are kept of those that a step offers."""
     offered = number(values, "random") * count
     kept = min(offered, max(1.0, number(values, "top") * offered))
     scale = 24 if values["values"] == "log" and number(values, "bits") > 1 else 16
@@ -124,13 +124,13 @@ def cocktail(values: Values, count: int) -> float:
 
 
 def topk(values: Values, count: int) -> float:
-    """Places and plain values."""
+    """Positions and plain values."""
     kept = min(count, max(1, int(number(values, "ratio") * count + 0.5)))
     return places(kept, count) + kept * (16 if values["values"] == "bf16" else 32)
 
 
 def randomk(values: Values, count: int) -> float:
-    """Plain values of the places that all know."""
+    """Plain values; all workers know the positions."""
     return 32 * number(values, "ratio") * count
 
 

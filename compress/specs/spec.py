@@ -65,7 +65,7 @@ def names() -> list[str]:
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Spec:
-    """The spec that ``text`` means. CodecError names the word that is wrong, what is allowed and the nearest word."""
+    """The spec that ``text`` means. CodecError names the wrong word, what is allowed, and the nearest word."""
     if not isinstance(text, str):
         raise CodecError(f"a codec is written name:key=value,key=value, not {text!r}")
     name, colon, rest = text.strip().partition(":")
@@ -121,7 +121,7 @@ def traits_of(spec: Spec | str) -> Traits:
     ):
         traits = replace(traits, contracts=False)
     if spec.name == "intsgd" and values["rule"] == "norm":
-        traits = replace(traits, unbiased=False, feedback=True)  # cuts what one worker alone has of 127 mean steps
+        traits = replace(traits, unbiased=False, feedback=True)  # clamps a value above 127 mean steps on one worker
     if spec.name == "quicfl" and spec.number("bits") == 1:
         traits = replace(traits, contracts=False)
     if spec.name == "eden" and spec.real("bits") < 1 and not values["biased"]:
@@ -135,9 +135,9 @@ def traits_of(spec: Spec | str) -> Traits:
 
 
 def bits_of(spec: Spec | str, elements: int) -> float:
-    """Bits on the wire of an encoded vector of so many elements, its header too; of codec none as fp32.
+    """Bits on the wire of an encoded vector of ``elements`` elements, including the header; for codec none, of fp32.
 
-    Where it depends on the values, that of normally distributed ones; of AQ-SGD a change of a sample seen before.
+    If it depends on the values: for normally distributed ones; for AQ-SGD: for a change of a sample seen before.
     """
     spec = parse(spec) if isinstance(spec, str) else spec
     declaration = CODECS[spec.name]
@@ -151,8 +151,8 @@ def check(text: str, role: str, pattern: str | None = None) -> Spec:
     """Refuse (CodecError, one sentence) a spec that is wrong or may not be used in ``role`` (and exchange ``pattern``).
 
     role: update (rounds of delta mode, whose x - g is the error feedback), gradient, activation, activation_gradient,
-    difference (what a neighbour does not know yet of a node's weights); robust_update, robust_gradient where the sum
-    is a robust one.
+    difference (between a node's weights and its neighbours' copy of them); robust_update, robust_gradient with a robust
+    average.
     """
     if role == "difference":
         spec = check(text, "update")
@@ -184,7 +184,7 @@ def check(text: str, role: str, pattern: str | None = None) -> Spec:
 
 
 def check_contracts(spec: Spec) -> None:
-    """Refuse (CodecError) a spec for error feedback whose error is larger than what it encodes."""
+    """Refuse (CodecError) a spec for error feedback whose error may be larger than its input."""
     if not traits_of(spec).contracts:
         raise CodecError(
             f"codec {str(spec)!r} makes an error larger than its input, and what is not sent comes back in the next "
@@ -193,14 +193,15 @@ def check_contracts(spec: Spec) -> None:
 
 
 def wait_of(spec: Spec) -> float:
-    """In how many steps each element is sent once, where a codec offers but some of them in a step; else 1."""
+    """The number of steps in which each element is offered once, for a codec that offers only some in a step; else
+    1."""
     offered = {"cocktail": "random", "randomk": "ratio"}.get(spec.name)
     return 1.0 if offered is None else 1.0 / spec.real(offered)
 
 
 def momentum_word(spec: Spec) -> str | None:
-    """What to say where error feedback with this spec meets an optimiser: what waited comes at once, and momentum goes
-    on with it. None where elements wait for less than 4 steps. The rule is measured (docs/codecs.md)."""
+    """A warning for error feedback with this spec on gradients: the accumulated error of several steps is sent at once,
+    and momentum amplifies it. None if elements wait for less than 4 steps. The rule is measured (docs/codecs.md)."""
     wait = wait_of(spec)
     if wait < 4:
         return None

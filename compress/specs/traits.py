@@ -1,4 +1,4 @@
-"""What a codec can promise (traits) and what its spec may say (parameters): the types of the table of codecs."""
+"""The types of a codec's promises (traits) and of the keys of its spec (parameters)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATTERNS: tuple[Pattern, ...] = ("publishers", "all_to_all", "two_level", "ring"
 
 @dataclass(frozen=True)
 class Parameter:
-    """One key of a spec: its type is its default's; numbers have an inclusive range, words a list of choices."""
+    """One key of a spec. Its type is that of its default; numbers have an inclusive range, words a list of choices."""
 
     name: str
     default: Value
@@ -69,12 +69,12 @@ class Traits:
     unbiased: bool = False
     """The mean over seeds of the decoded tensor is the tensor."""
     float_format: bool = False
-    """The only error is a float format's own rounding: treated like unbiased."""
+    """The only error is the rounding of a float format; treated like unbiased."""
     aggregation: Literal["sum", "recode", "gather"] = "gather"
-    """sum: encodings are added without decoding; recode: sums are decoded, added and encoded again; gather: everyone
-    decodes everyone's."""
+    """sum: encodings are added without decoding; recode: sums are decoded, added and encoded again; gather: each worker
+    decodes the blobs of all."""
     seed: Literal["none", "shared", "private", "both"] = "none"
-    """Who must use the same seed: private means that every worker must have another one."""
+    """Which workers must use the same seed; private: every worker must use a different one."""
     feedback: bool = False
     """Needs error feedback on gradients."""
     contracts: bool = True
@@ -82,4 +82,4 @@ class Traits:
     patterns: frozenset[Pattern] = frozenset(PATTERNS) - {"ring"}
     roles: frozenset[Role] = frozenset(ROLES)
     sum_bits: int = 0
-    """Bits of one encoded value where encodings are integers that can be summed (and so masked); else 0."""
+    """Bits of one encoded value if encodings are integers that can be summed (and so masked); else 0."""

@@ -1,9 +1,9 @@
 """Limits connections to a port of this process that have shown no secret yet: how many, from where, for how long.
 
-gRPC and uvicorn hide their sockets, so they are found among this process's own descriptors and shut down through a
-duplicate. Honest callers show their secret within a second; a connection on which a secret was shown is left alone.
-Where there are too many, the newest stay: an honest caller is among them, and those who only occupy a place are not.
-Only Linux lets a process list its descriptors; elsewhere only the time-outs of handshakes protect.
+gRPC and uvicorn hide their sockets, so the sockets are found among this process's own descriptors and shut down through
+a duplicate. Honest callers show their secret within a second; a connection on which a secret was shown is never ended.
+If there are too many unproved ones, the newest stay: honest callers are among these, idle attackers are not. Only Linux
+lets a process list its descriptors; on other systems only the time-outs of handshakes protect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .sockets import End, connections, plain
 log = logging.getLogger(__name__)
 
 PER_ADDRESS = 256
-"""Unproved connections that an address may have: a whole lab may join at once from behind one."""
+"""The most unproved connections of one address; a whole lab behind one address may join at once."""
 MOST = 512
 """Unproved connections of all addresses together, at most; or a quarter of this process's descriptor limit, if that
 is less."""
@@ -33,12 +33,12 @@ GRACE_S = 5.0
 """No connection younger than this many seconds is ended: an honest caller has shown its secret by then."""
 DESCRIPTORS = 65536
 _PAUSE_S = 1.0
-_EVERY, _UNPROVED_EVERY = 20, 3  # pauses, where nothing much has come; where somebody is unproved
+_EVERY, _UNPROVED_EVERY = 20, 3  # look every so many pauses: usually; while a connection is unproved
 _MANY = 32
 
 
 def too_many(since: Mapping[End, float], now: float, most: int = MOST, per_address: int = PER_ADDRESS) -> list[End]:
-    """Which of the unproved connections (with the time at which each was first seen) have to go, oldest first."""
+    """The unproved connections that must be ended, oldest first. ``since``: when each was first seen (seconds)."""
     oldest = sorted(since, key=lambda end: since[end])
     gone = [end for end in oldest if now - since[end] > SECONDS]
     by_address: dict[str, list[End]] = defaultdict(list)
@@ -60,7 +60,7 @@ def raise_descriptor_limit() -> int:
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return wanted
-    with contextlib.suppress(ValueError, OSError):  # what systems promise and then refuse
+    with contextlib.suppress(ValueError, OSError):  # some systems refuse the limit that they report
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return wanted
     return soft
@@ -79,21 +79,21 @@ class Door:
         self._most = min(MOST, raise_descriptor_limit() // 4)
 
     def proved(self, end: End | None) -> None:
-        """Whoever has this connection has shown a secret of the run."""
+        """The caller on this connection has shown a secret of the run."""
         if end is not None:
             self._proved[plain(end[0]), end[1]] = self._clock()
 
     async def look(self) -> int:
-        """End the connections that have to go; returns how many unproved ones there were."""
+        """End the connections that `too_many` names. Returns how many unproved ones there were."""
         began = self._clock()
         looking = _Look(self.ports)
         try:
             found = await asyncio.to_thread(looking.find)
-        except asyncio.CancelledError:  # the thread goes on, and nobody takes what it finds
+        except asyncio.CancelledError:  # the thread goes on: close what it finds
             looking.abandon()
             raise
         try:
-            # What was proved while the descriptors were read may be missing among them, and is there.
+            # A connection that was proved while the descriptors were read may be missing from ``found``.
             self._proved = {end: at for end, at in self._proved.items() if end in found or at >= began}
             self._since = {end: self._since.get(end, began) for end in found if end not in self._proved}
             self._told_to_go &= found.keys()  # one may take a moment
@@ -125,7 +125,7 @@ class Door:
 
 
 class _Look:
-    """Finds connections in a thread, for somebody who may be gone by then."""
+    """Finds connections in a thread, for a task that may have been cancelled by then."""
 
     def __init__(self, ports: Collection[int]) -> None:
         self._ports = ports
@@ -143,7 +143,7 @@ class _Look:
         return found
 
     def abandon(self) -> None:
-        """Whatever is found, now or later, is closed here."""
+        """Close all connections that are found, now or later."""
         with self._changing:
             self._abandoned = True
             self._close()
@@ -154,7 +154,7 @@ class _Look:
 
 
 def _lowest_free() -> int:
-    """The lowest descriptor that is free: about as many are taken. Counting them takes a thousand times as long."""
+    """The lowest free descriptor, an estimate of how many are in use. Counting them takes a thousand times as long."""
     try:
         free = os.open(os.devnull, os.O_RDONLY)
     except OSError:  # none is

@@ -1,8 +1,8 @@
-"""Waiting by progress: while something moves, wait; when nothing has moved for the patience of the link, act.
+"""Waiting by progress: wait while there is progress; act when there was none for the patience of the link.
 
-One pure rule for whatever is waited for. What is watched has a *mark*, a number that changes when something moves:
-bytes that have arrived, pieces of work that are done. No number of seconds since the beginning says anything, because
-nobody knows how much has to move; seconds in which nothing moved do.
+This is one pure rule for all waits. The observed thing has a *mark*, a number that changes with progress: bytes that
+have arrived, pieces of work that are done. The time since the beginning says nothing, because the amount of work is
+unknown; the time without progress does.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 TRIPS = 5
 """Round trips within which a broken connection is open again: TCP and TLS take three, and one packet may be lost."""
 SLOWER = 10
-"""A link that carries less than its measured rate divided by this carries nothing."""
+"""A link that carries less than its measured rate divided by this counts as broken."""
 UNIT = 1 << 20
 """Granularity in bytes: the observer sees progress in steps of this size."""
 
 
 def patience(least_s: float, round_trip_s: float = 0.0, rate_bps: float = 0.0, unit: int = UNIT) -> float:
-    """Seconds without progress after which none is expected: ``least_s`` on a near link.
+    """Seconds without progress after which no more is expected; on a near link ``least_s``.
 
-    round_trip_s, rate_bps: as measured, 0 where they are not known. unit: bytes that have to come for a mark to change.
+    round_trip_s, rate_bps: as measured; 0: not known. unit: bytes that must arrive for a mark to change.
     """
     carrying = SLOWER * 8.0 * unit / rate_bps if rate_bps > 0 else 0.0
     return max(least_s + TRIPS * round_trip_s, carrying)
@@ -28,8 +28,8 @@ def patience(least_s: float, round_trip_s: float = 0.0, rate_bps: float = 0.0, u
 
 @dataclass(frozen=True)
 class Watch:
-    """Something that is waited for. ``since``: when it moved last, or began; ``patience_s``: the result of
-    ``patience``."""
+    """One wait. ``what``: words for it; ``since``: the time of the last progress, or of the beginning; ``patience_s``:
+    the result of ``patience``."""
 
     what: str
     since: float

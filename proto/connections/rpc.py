@@ -35,8 +35,8 @@ MESSAGE_LIMIT = 8 << 20
 """Bytes of the largest gRPC message that either side accepts."""
 
 SILENCE_S, CONNECT_S = 10.0, 20.0
-"""Seconds until a ping counts as unanswered, and that one attempt to connect may take, on a near link; on a far one
-plus the round trips that patience.py says."""
+"""Seconds until a ping counts as unanswered, and seconds that one attempt to connect may take, on a near link; on a far
+one patience.py adds round trips."""
 FARTHEST_S = 2.0
 """The round-trip time in seconds that a server assumes for its callers: a satellite's."""
 
@@ -75,7 +75,7 @@ class Credentials:
 
 
 def _common_options(round_trip_s: float = 0.0) -> Options:
-    # A lost packet over a satellite, round trip 2 s, costs 6 s; how far the other end is is known to clients alone.
+    # A lost packet over a satellite, round trip 2 s, costs 6 s. Only clients know the round trip to the other end.
     silence = round(1e3 * patience(SILENCE_S, round_trip_s))
     return [
         ("grpc.max_send_message_length", MESSAGE_LIMIT),
@@ -83,23 +83,23 @@ def _common_options(round_trip_s: float = 0.0) -> Options:
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", silence),
         ("grpc.keepalive_permit_without_calls", 1),
-        # keepalive_timeout acts through TCP; this is for a peer whose kernel still answers: stopped, or a middlebox.
-        # Longer, because a ping waits behind what a slow uplink has queued.
+        # keepalive_timeout acts through TCP; this is for a stopped process or a middlebox, whose kernel still answers.
+        # It is longer, because a ping waits behind the queue of a slow uplink.
         ("grpc.http2.ping_timeout_ms", silence),
         ("grpc.http2.max_pings_without_data", 0),
     ]
 
 
 def channel_options(target_name: str | None = None, round_trip_s: float = 0.0) -> Options:
-    """Options of a client channel; `target_name` is the name that the server's certificate must have, `round_trip_s`
-    how far it is, 0 where that is not known."""
+    """Options of a client channel. `target_name`: the name that the server's certificate must have; `round_trip_s`: the
+    round-trip time to the server, 0: not known."""
     options = [
         *_common_options(round_trip_s),
-        ("grpc.use_local_subchannel_pool", 1),  # a channel is a connection of its own
+        ("grpc.use_local_subchannel_pool", 1),  # channels share no connections
         ("grpc.enable_retries", 0),
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.max_reconnect_backoff_ms", 3_000),
-        # In spite of its name, the time that one connection attempt may take: TCP and TLS need 3 round trips.
+        # In spite of its name, this is the time that one attempt to connect may take: TCP and TLS need 3 round trips.
         ("grpc.min_reconnect_backoff_ms", round(1e3 * patience(CONNECT_S, round_trip_s))),
         ("grpc.enable_http_proxy", 0),
     ]
@@ -115,8 +115,8 @@ def server_options() -> Options:
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.max_concurrent_streams", 128),
-        # TCP, TLS and the first frame of HTTP/2 of whoever calls, from however far; a connection without calls after
-        # that: its client dials again.
+        # Time for TCP, TLS and the first frame of HTTP/2, even from the farthest client. A connection without calls is
+        # ended after a minute; its client dials again.
         ("grpc.server_handshake_timeout_ms", round(1e3 * patience(SILENCE_S, FARTHEST_S))),
         ("grpc.max_connection_idle_ms", 60_000),
         ("grpc.so_reuseport", 0),
@@ -127,15 +127,15 @@ def server_options() -> Options:
 
 
 def coordinator_server_credentials(certificate: bytes, key: bytes) -> grpc.ServerCredentials:
-    """Server-side TLS: the coordinator proves itself, callers do so by metadata. PEM in."""
+    """Server-side TLS: the coordinator proves itself by its certificate, callers prove themselves by metadata. PEM."""
     return grpc.ssl_server_credentials([(key, certificate)])
 
 
 def peer_server_credentials(present: Callable[[], Credentials]) -> grpc.ServerCredentials:
     """Mutual TLS: only certificates that the CA signed get through the handshake.
 
-    ``present`` is asked when a connection begins, so that a renewed certificate is shown from the next one on. gRPC is
-    given only what is new, because a change while another handshake is going on would crash it.
+    ``present`` is called when a connection begins, so that a renewed certificate is shown from the next connection on.
+    gRPC is given a configuration only if it changed, because a change during another handshake would crash it.
     """
     shown = present()
 
@@ -181,7 +181,7 @@ def coordinator_channel(address: str, pinned: bytes, round_trip_s: float = 0.0) 
 
 
 def blocking_coordinator_channel(address: str, pinned: bytes) -> grpc.Channel:
-    """The same for code without an event loop: join, status and commands of a person."""
+    """As `coordinator_channel`, for code without an event loop: join, status, and a person's commands."""
     if not pinned:
         return grpc.insecure_channel(address, options=channel_options())
     trust = grpc.ssl_channel_credentials(pinned)
@@ -189,7 +189,7 @@ def blocking_coordinator_channel(address: str, pinned: bytes) -> grpc.Channel:
 
 
 def peer_channel(address: str, peer: str, credentials: Credentials, round_trip_s: float = 0.0) -> grpc.aio.Channel:
-    """An asyncio channel to the node named `peer`: its certificate must be that name's."""
+    """An asyncio channel to the node `peer`, whose certificate must be for that name."""
     if not credentials.secure:
         return grpc.aio.insecure_channel(address, options=channel_options(round_trip_s=round_trip_s))
     trust = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
@@ -199,7 +199,8 @@ def peer_channel(address: str, peer: str, credentials: Credentials, round_trip_s
 def coordinator_stub(channel: grpc.aio.Channel | grpc.Channel) -> Any:
     """The coordinator's methods on a channel; untyped, because one stub serves both kinds of channel.
 
-    The ticket of a request is shown in the call's metadata too: nothing of a message is read before.
+    The ticket of a request is sent in the call's metadata too, so that the server can check it before it reads the
+    message.
     """
     stub: Any = CoordinatorStub(channel)
     for name in _BY_TICKET:
@@ -223,12 +224,12 @@ def session_metadata(name: str, session: str, secret: str) -> tuple[tuple[str, s
 
 
 def ticket_metadata(ticket: str) -> tuple[tuple[str, str], ...]:
-    """Metadata by which a call shows its ticket; nothing of what no ticket is made of."""
+    """Metadata by which a call shows its ticket; empty if the text cannot be a ticket."""
     return ((TICKET_KEY, ticket),) if ticket.isascii() and ticket.isprintable() and ticket else ()
 
 
 def parse_ticket(metadata: Sequence[tuple[str, str | bytes]] | None) -> str | None:
-    """The ticket in a call's `context.invocation_metadata()`; None where there is none."""
+    """The ticket in a call's `context.invocation_metadata()`; None: it has none."""
     return next((str(value) for key, value in metadata or () if key == TICKET_KEY), None)
 
 
@@ -238,7 +239,7 @@ def no_session(found: tuple[str, str, str] | None) -> str:
 
 
 def parse_session(metadata: Sequence[tuple[str, str | bytes]] | None) -> tuple[str, str, str] | None:
-    """(name, session, secret) of a call's `context.invocation_metadata()`; None where there is none."""
+    """(name, session, secret) in a call's `context.invocation_metadata()`; None: it has none."""
     for key, value in metadata or ():
         if key == SESSION_KEY and isinstance(value, str):
             parts = value.split(" ")

@@ -1,7 +1,7 @@
 """The body of a message's header: which body each kind has, and how to read it.
 
-``header.kind`` says what is meant, the oneof has the words for it, with names of their own. Both ends of a connection
-check that they fit each other: whoever reads a header may then take its kind's body without another look.
+``header.kind`` is the kind of message, and the oneof has its body. Both ends of a connection check that the two fit
+each other; after that, code may read the body of a header's kind without another check.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ _OF_TEXTS = frozenset({Kind.TEXT_BEGIN, Kind.TEXT, Kind.TEXT_TOKEN, Kind.TEXT_EN
 
 
 def kind_name(kind: int) -> str:
-    """A kind in words; a number that is none, as it is."""
+    """The name of a kind; for an unknown number "message of kind N"."""
     return Kind.Name(Kind.ValueType(kind)) if kind in FIELDS else f"message of kind {kind}"
 
 
 def check(header: Header) -> None:
-    """Raises ValueError where the header lacks the body of its kind, or the kind is unknown."""
+    """Raises ValueError if the header lacks the body of its kind, or if the kind is unknown."""
     kind, has = header.kind, header.WhichOneof("body")
     if kind not in FIELDS:
         raise ValueError(f"a header of kind {kind}, which this version does not know")
@@ -96,7 +96,7 @@ def read(data: bytes) -> Header:
         header = Header.FromString(data)
     except Exception as error:  # protobuf's DecodeError has a different home in each version
         raise ValueError(f"{len(data)} bytes are not a Header: {error}") from error
-    if header.ByteSize() != len(data):  # of two bodies the last one is left
+    if header.ByteSize() != len(data):  # of two bodies protobuf keeps the last one
         raise ValueError(f"a header of {len(data)} bytes says something twice")
     check(header)
     return header

@@ -1,7 +1,7 @@
 """Edits that turn old bytes into new ones (delta encoding): the views of a large run hardly differ. Pure.
 
-Edits are a zlib stream of operations, each a literal (varint length, bytes) and a copy (varint offset, varint length)
-out of the old bytes, until the new bytes are whole. Whoever applies them checks a digest of the result.
+Edits are a zlib stream of operations; each consists of a literal (varint length, bytes) and a copy (varint offset,
+varint length) from the old bytes. The receiver checks a digest of the result.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import zlib
 
 DIGEST_BYTES = 8
 LARGEST = 64 << 20
-"""Bytes of the result, at most."""
+"""The most bytes of a result."""
 KEPT = 8
-"""The newest views whose bytes both ends keep: edits are of one of these."""
+"""How many of the newest views both ends keep; edits refer to one of these."""
 _ANCHOR, _STRIDE = 24, 16
 _MOST_MISSES = 500
-"""Anchors that the old bytes do not have; after so many the rest goes as it is."""
+"""After so many anchors that the old bytes do not contain, the rest is sent as a literal."""
 
 
 def digest(data: bytes) -> bytes:
@@ -25,7 +25,7 @@ def digest(data: bytes) -> bytes:
 
 
 def edits(old: bytes, new: bytes) -> bytes:
-    """The edits that make ``new`` of ``old``; short where the two have long pieces in common, in whatever order."""
+    """The edits that turn ``old`` into ``new``; short if the two have long pieces in common, in any order."""
     made = bytearray()
     done = at = near = misses = 0
     while at + _ANCHOR <= len(new) and misses < _MOST_MISSES and old:
@@ -98,7 +98,7 @@ def _varint(told: bytes, at: int) -> tuple[int, int]:
 
 
 def _common(old: bytes, first: int, new: bytes, second: int) -> int:
-    """How many bytes are the same from there on."""
+    """How many bytes are equal from ``first`` in ``old`` and ``second`` in ``new`` on."""
     size, step = 0, 4096
     while step:
         while old[first + size : first + size + step] == new[second + size : second + size + step]:
@@ -110,7 +110,8 @@ def _common(old: bytes, first: int, new: bytes, second: int) -> int:
 
 
 def _common_before(old: bytes, first: int, new: bytes, second: int, least: int) -> int:
-    """How many bytes are the same just before there; in ``new`` not beyond ``least``."""
+    """How many bytes are equal just before ``first`` in ``old`` and ``second`` in ``new``, there not before
+    ``least``."""
     size = 0
     while size < first and second - size > least and old[first - size - 1] == new[second - size - 1]:
         size += 1

@@ -1,15 +1,14 @@
 """The bytes between two nodes: frames, several of which may follow one another in one gRPC message.
 
 A message is a protobuf header (data.proto) and a payload of raw bytes. A small message is one WHOLE frame.
-A large one is OPEN (its header and total length), CHUNKs in order, and END with length and digest: a stream
-that ends is not a message that arrived, so only a verified END (or WHOLE) makes a message, and the receiver
-then acknowledges it. ACK is cumulative: all transfers of that priority up to that number have arrived.
+A large one is OPEN (its header and total length), CHUNKs, and END with length and digest. The end of a stream does not
+complete a message: only a verified END (or WHOLE) does, and the receiver then acknowledges it. ACK is cumulative: all
+transfers of that priority up to that number have arrived.
 
 A link may have several streams: all frames but CHUNK and END then go on the first, its lane 0, and the chunks of large
 messages, each once, on any of the others (node/peers/lanes.py). Messages of a priority arrive in the order of
-their OPEN or WHOLE. CANCEL takes back a message that its sender has begun and does not finish. LANE asks the
-receiver for one more stream, where it is the receiver that opens them; only a greeting with you_send and link says that
-it would.
+their OPEN or WHOLE. CANCEL withdraws a message that its sender has begun and will not finish. LANE asks the receiver
+for one more stream, on links whose streams the receiver opens; its greeting must have had you_send and link.
 
 Short form, for everything small (kinds HELLO, WELCOME, WHOLE, ACK, REFUSE, CANCEL, LANE)::
 
@@ -21,8 +20,8 @@ Long form, for OPEN, CHUNK and END: 64 bytes, little endian, then head and body:
     "FARF" version kind priority flags | transfer u64 | seq u64 | offset u64 | len(body) u32 len(head) u32
     | total u64 | digest u64 (xxh3_64 of the payload, in END) | crc32c u32, zero u32
 
-The crc32c covers everything else of the frame. Nothing is believed before it is checked, and nothing is
-allocated here: bodies are views of the message that came in.
+The crc32c covers everything else of the frame. No field is used before the checksum is verified, and no memory is
+allocated here: bodies are views of the received message.
 """
 
 from __future__ import annotations
@@ -49,19 +48,19 @@ _CRC_OFFSET = _LONG.size - 8
 
 
 class FrameError(ValueError):
-    """Bytes that are not a frame of this version: what is wrong with them."""
+    """Bytes that are not a frame of this version; the text says what is wrong with them."""
 
 
 class Kind(enum.IntEnum):
     HELLO = 1  # first frame of a stream: head is data_pb2.Greeting
-    WELCOME = 2  # its answer
+    WELCOME = 2  # the answer to HELLO
     OPEN = 3  # head is data_pb2.Header, total the payload's bytes
     CHUNK = 4
     END = 5  # total and digest of the payload, seq the number of chunks
     WHOLE = 6  # a complete small message: head is data_pb2.Header, body the payload
     ACK = 7  # every transfer of this priority up to `transfer` has arrived
     REFUSE = 8  # head says why in words (utf-8); transfer 0 refuses the stream
-    CANCEL = 9  # the message of this number, which may have been opened, does not come to its end
+    CANCEL = 9  # the message of this number, which may have been opened, will not be finished
     LANE = 10  # the receiver is to open the lane with the number `transfer`
 
 
@@ -101,7 +100,7 @@ def encode(frame: Frame) -> list[Buffer]:
 
 
 def decode(message: Buffer) -> list[Frame]:
-    """All frames of one gRPC message. FrameError names the first thing that is wrong; then none is used."""
+    """All frames of one gRPC message. FrameError says what is wrong first; then no frame of the message is used."""
     return list(_frames(memoryview(message)))
 
 

@@ -2,11 +2,11 @@
 
 SMALLEST = 256 << 10
 MOST = 1 << 17
-"""Pieces at most, so that the digests of all of them (4 MiB) fit one message."""
+"""The most pieces, so that the digests of all of them (4 MiB) fit into one message."""
 
 
 def piece_size(size: int) -> int:
-    """Bytes of a piece of ``size`` bytes of tokens: 256 KiB, doubled until there are at most 131072 pieces."""
+    """The piece size in bytes for ``size`` bytes of tokens: 256 KiB, doubled until there are at most 131072 pieces."""
     piece = SMALLEST
     while piece * MOST < size:
         piece *= 2

@@ -1,4 +1,4 @@
-"""What a node recorded of its steps, as bytes: compressed JSON of bounded size, never anything that runs.
+"""A node's trace of some steps as bytes: compressed JSON of bounded size, without code.
 
 The writer is the node, the reader (the coordinator) trusts nothing in it.
 """
@@ -15,9 +15,9 @@ from typing import Any
 from ..errors import FarflungError
 
 MOST_BYTES = 2 << 20
-"""Bytes of a node's trace as it travels, at most."""
+"""The most bytes of a node's trace, compressed."""
 MOST_PLAIN = 24 << 20
-"""Bytes of the same, decompressed, at most."""
+"""The most bytes of a node's trace, decompressed."""
 MOST_SPANS = 60_000
 MOST_STEPS = 100
 _MOST_ROWS = 40
@@ -30,7 +30,8 @@ class BadTrace(FarflungError):
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took ``seconds`` from ``start`` on (the node's own monotonic clock), in a ``row`` of its node."""
+    """Work that took ``seconds`` from ``start`` on (the node's monotonic clock), drawn in the row ``row`` of its
+    node."""
 
     row: str
     name: str
@@ -41,7 +42,7 @@ class Span:
 
 @dataclass(frozen=True)
 class NodeTrace:
-    """One node's record. ``steps``: those that it holds whole. ``note``: what is left out, empty for nothing."""
+    """One node's trace. ``steps``: the steps that it has completely. ``note``: what is left out; empty: nothing."""
 
     steps: tuple[int, ...]
     spans: tuple[Span, ...]
@@ -49,7 +50,7 @@ class NodeTrace:
 
 
 def pack(steps: Sequence[int], spans: Iterable[Span], note: str = "") -> bytes:
-    """The bytes of a trace. Both ends are rounded, not the length: what ended inside another span still does."""
+    """The bytes of a trace. Start and end are rounded, not the length, so that nested spans stay nested."""
     rows = []
     for one in spans:
         start = round(one.start, 7)
@@ -59,7 +60,7 @@ def pack(steps: Sequence[int], spans: Iterable[Span], note: str = "") -> bytes:
 
 
 def unpack(data: bytes) -> NodeTrace:
-    """A trace from somebody who may lie. BadTrace says what is wrong."""
+    """Decode a trace from an untrusted node. BadTrace says what is wrong."""
     if len(data) > MOST_BYTES:
         raise BadTrace(f"{len(data)} bytes, where {MOST_BYTES} are allowed")
     engine = zlib.decompressobj()

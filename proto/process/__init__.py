@@ -1,4 +1,4 @@
 """What every process of farflung does in the same way: write files, log, tell people of progress, start Python.
 
-No message and no connection: those are ``messages`` and ``connections``.
+It has no messages and no connections: these are in ``messages`` and ``connections``.
 """

@@ -1,4 +1,4 @@
-"""Atomic writes: a file is written beside its place and moved there, so it is there whole or not at all. And
+"""Atomic writes (a file is written beside its place and renamed, so that it is there whole or not at all) and file
 digests."""
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _READ = 4 << 20
 def whole_file(
     folder: Path, name: str | Callable[[], str], *, mode: int = 0o666, sync: bool = False
 ) -> Iterator[BinaryIO]:
-    """A file to write to, which is at ``folder``/``name`` after the block, in the place of one that was there.
+    """A file to write to, which is at ``folder``/``name`` after the block and replaces an earlier one.
 
-    If the block raises, or the process dies in it, nothing there has changed. OSError: the disk does not take it.
+    If the block raises, or the process dies in it, an earlier file stays unchanged. OSError: it cannot be written.
 
     Args:
-        name: or what gives it at the end, of a file whose name follows from its content.
-        mode: who may read it, before the umask: 0o600 for a secret, which at no time anybody else can read.
-        sync: the file's bytes are on the disk before it gets its name, so that a power cut leaves no empty file there.
+        name: the name, or a function that returns it at the end, if the name depends on the content.
+        mode: permissions before the umask; with 0o600 no other user can read a secret at any time.
+        sync: flush the bytes to the disk before the rename, so that a power cut leaves no empty file.
     """
     beside = folder / f".{secrets.token_hex(8)}.unfinished"
     descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
@@ -56,7 +56,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """sha256 (hex) of a file, of which a few MiB are in memory at once. OSError: it cannot be read."""
+    """sha256 (hex) of a file, read in blocks of a few MiB. OSError: it cannot be read."""
     hasher = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_READ):

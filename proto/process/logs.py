@@ -15,14 +15,14 @@ from typing import Any, TextIO
 from ..words.border import harmless
 
 LEVEL, FORMAT = "FARFLUNG_LOG", "FARFLUNG_LOG_FORMAT"
-"""Environment: the lowest level that is written (default WARNING; INFO for JSON), and ``text`` or ``json``. What a
-process starts inherits both."""
+"""Environment variables: the lowest level that is written (default WARNING; INFO for JSON), and ``text`` or ``json``.
+Child processes inherit both."""
 FORMATS = ("text", "json")
 
 
 class Lines(logging.Formatter):
-    """``LEVEL message`` in one line, and a traceback; what others say in it cannot command a terminal, nor look like a
-    line of its own."""
+    """``LEVEL message`` in one line, and a traceback. Text from other machines in it cannot contain control characters
+    or line ends."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """The line of a record."""
@@ -54,13 +54,13 @@ def log_line(level: str, message: str, logger: str = "farflung", when: float | N
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # no brackets before Python 3.11
-    """Ours, so that a second ``set_up`` takes the first one's place and nobody else's."""
+    """Our own class, so that a second ``set_up`` replaces only the handler of the first."""
 
 
 def set_up(format: str | None = None, stream: TextIO | None = None) -> str:
-    """Begin to log, in ``format`` or as the environment says; the format."""
+    """Begin to log, in ``format``, or by default in the environment's. Returns the format."""
     if not faulthandler.is_enabled():
-        with contextlib.suppress(io.UnsupportedOperation, AttributeError):  # a stderr that is no file
+        with contextlib.suppress(io.UnsupportedOperation, AttributeError):  # stderr is no file
             faulthandler.enable(stream or sys.stderr)  # a crash in native code leaves its threads' stacks there
     format = format or os.environ.get(FORMAT) or "text"
     os.environ[FORMAT] = format

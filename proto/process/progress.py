@@ -9,16 +9,16 @@ from typing import Any
 
 FIRST_S, EVERY_S = 2.0, 1.0
 Tell = Callable[[dict[str, Any]], None]
-"""Takes ``progress`` events: ``what``, how much of it is ``done``, ``of`` how much, in ``unit`` (tokens, bytes)."""
+"""Shows ``progress`` events: ``what``, how much of it is ``done``, ``of`` how much, in ``unit`` (tokens, bytes)."""
 
 
 def silent(event: dict[str, Any]) -> None:
-    """Tells nobody."""
+    """Drops the event."""
 
 
 @dataclass
 class Meter:
-    """Counts one piece of work. Used by one thread; ``tell`` is called from it. ``of``: all of it; 0 if not known."""
+    """Counts one piece of work. Used by one thread, which calls ``tell``. ``of``: the total; 0: not known."""
 
     what: str
     unit: str

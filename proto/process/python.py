@@ -1,7 +1,7 @@
-"""How farflung starts processes of its own: without the current folder among the places where Python looks for modules.
+"""Commands by which farflung starts Python processes without the current folder on ``sys.path``.
 
-``python -m`` puts that folder first, so a file ``torch.py`` that lies there would run. ``-P`` (Python 3.11 and later)
-does not; with 3.10 a line of Python takes the folder away before anything is imported.
+``python -m`` puts that folder first, so a file ``torch.py`` there would run. ``-P`` (Python 3.11 and later) prevents
+this; with 3.10 a line of Python removes the folder before anything is imported.
 """
 
 from __future__ import annotations

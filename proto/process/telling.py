@@ -26,7 +26,7 @@ def undisturbed(tell: Callable[[_Event], None]) -> Callable[[_Event], None]:
             tell(event)
         except FarflungError:
             raise
-        except BrokenPipeError:  # whoever read the events reads no more, and nobody misses them
+        except BrokenPipeError:  # the reader has closed the pipe: stop showing events
             lost += 1
         except Exception as error:
             lost += 1

@@ -1,7 +1,6 @@
-"""Checks of words from another machine, before they become a path, an address or a line on a terminal.
+"""Checks strings from another machine, before they become a path, an address or a line on a terminal.
 
-Each function returns a value that is what it must be, or raises `Hostile`. Only `below` makes a path of something that
-another machine said.
+Each function returns a valid value, or raises `Hostile`. Only `below` makes a path from a string of another machine.
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ from . import names
 from .link import split_address
 
 WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
-"""Words that this program makes up itself: sections of a model, sessions, ids, files of a checkpoint."""
+"""Names that farflung itself makes: sections of a model, sessions, ids, files of a checkpoint."""
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 """A sha256 in hexadecimal."""
 SECRET = re.compile(r"[!-~]{1,200}\Z")
 """A secret, which goes into a header of HTTP."""
 
 LEAVE = "leave this run, and tell whoever gave you the link"
-"""What to do when a coordinator said something that it must not say."""
+"""The hint of an error about an invalid message of a coordinator."""
 MOST_WORDS = 1000
-"""Letters of a sentence that another machine says, at most."""
+"""The most characters of a sentence from another machine."""
 _COMMANDS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )
-"""Control characters, what turns the direction of writing, and halves of surrogate pairs, which no stream takes."""
+"""Control characters, characters that change the writing direction, and lone surrogates, which no stream can encode."""
 _LONGEST_NAME = 255  # bytes, on the file systems that there are
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_-]{1,63}){0,30}\.?\Z")
 _NO_HOSTS = frozenset({"unix", "unix-abstract", "dns", "ipv4", "ipv6", "vsock", "xds", "google-c2p", "file", "fd"})
-"""Before a colon these are no hosts: gRPC takes them for kinds of addresses, such as a socket of this machine."""
+"""Not host names: before a colon gRPC takes these for a scheme, such as a Unix socket of this machine."""
 
 
 class Hostile(Refused):
-    """Another machine said something that it must not say; the message never quotes it raw."""
+    """Another machine sent an invalid value; the error's message never contains its raw text."""
 
 
 def matching(pattern: re.Pattern[str], text: str, what: str) -> str:
@@ -88,10 +87,10 @@ def whole(number: float, least: int, most: int, what: str) -> int:
 
 
 def below(folder: Path, *parts: str) -> Path:
-    """``folder / NAME / ...``, and surely below the folder, whatever the parts are and wherever links in it point.
+    """``folder / NAME / ...``, guaranteed to be below the folder, whatever the parts and symbolic links are.
 
-    The one way to make a path of what another machine said. Hostile: a name that is not one single name, or a way
-    that leads out.
+    Only this function may make a path from strings of another machine. Hostile: a part is not a single file name, or
+    the path leads out of the folder.
     """
     for name in parts:
         if not is_file_name(name):
@@ -100,7 +99,7 @@ def below(folder: Path, *parts: str) -> Path:
     root = folder.resolve()
     try:
         inside = parts and root in path.resolve().parents
-    except (OSError, RuntimeError):  # a circle of links
+    except (OSError, RuntimeError):  # symbolic links in a circle
         inside = False
     if not inside:
         raise Hostile(f"{path} leads out of {root}", "remove the link that is there")
@@ -108,7 +107,7 @@ def below(folder: Path, *parts: str) -> Path:
 
 
 def is_file_name(name: str) -> bool:
-    """Whether it is one single name of a file."""
+    """Whether ``name`` is a single file name."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:  # half of a surrogate pair
@@ -117,7 +116,7 @@ def is_file_name(name: str) -> bool:
 
 
 def printable(text: str, most: int = 200) -> str:
-    """What another machine says, as one line without control characters, cut off where it is long."""
+    """Text from another machine as one line without control characters, of at most ``most`` characters."""
     text = text[:most]
     return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
 
@@ -130,7 +129,7 @@ def told(text: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Lines as they may be shown on a terminal: with their line ends and tabs, and no other control character."""
+    """Text that may be shown on a terminal: control characters other than line ends and tabs become spaces."""
     return text if text.isprintable() else _COMMANDS.sub(" ", text)
 
 
@@ -146,5 +145,5 @@ def harmless_values(value: Any) -> Any:
 
 
 def quoted(text: str) -> str:
-    """The beginning of what was said, in quotes, for a message."""
+    """The beginning of a text from another machine, in quotes, for a message."""
     return repr(printable(text, 60))

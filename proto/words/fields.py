@@ -1,6 +1,6 @@
-"""What each string field of a message may contain: checked once, where the message comes in.
+"""What each string field of a message may contain; checked once, when the message arrives.
 
-Every string field of control.proto and data.proto stands in one of these tables; a test fails for one that does not.
+Every string field of control.proto and data.proto is in one of these tables; a test fails for a field that is not.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ GenerateRequest.run GenerateRequest.ticket GenerateRequest.prompt Header.run Hea
 Result.section Held.section ResultWanted.section ContributionWanted.section Mixing.section Audit.section
 MaskKey.section Equivocation.section Receipts.section StateRequest.name State.name Greeting.run Greeting.name
 Greeting.session Greeting.to Greeting.to_session"""
-"""Looked up, or compared with what is known, or checked by who answers: they come once for each message of a round, or
-are answered with a sentence of their own."""
+"""Fields that the code which handles the message looks up, compares with known values, or checks: they come with each
+message of a round, or their errors are answered with a sentence of their own."""
 
 
 READ_ELSEWHERE = frozenset(f"{_READ_BY_OTHERS} {_COMPARED}".split())
@@ -84,7 +84,7 @@ KINDS: dict[str, Callable[[str], str]] = {
 def checked(message: M) -> M:
     """The message, with every string field checked; sentences are made printable in place.
 
-    Hostile: a name, an address or an id that is none.
+    Hostile: an invalid name, address or id.
     """
     kind_of = message.DESCRIPTOR.name
     for field, value in message.ListFields():

@@ -2,7 +2,7 @@
 
 TICKET is base64url (no padding) of 61 bytes: version 1 (1), run id (8), ticket id (4), secret (16) and the
 sha256 of the coordinator's certificate in DER (32). A fingerprint of zeros means that the run has no TLS
-(``--insecure``). The ticket stands in the fragment, so that nothing that treats the word as an address sends it.
+(``--insecure``). The ticket is in the URL's fragment, which programs that open a URL do not send.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Link:
     """Where the coordinator is and what proves both sides to each other.
 
     ``run``: 16 hex digits. ``ticket``: ``"ID.SECRET"``, 8 and 32 hex digits, as JoinRequest.ticket wants it.
-    ``fingerprint``: 32 bytes, sha256 of the CA certificate's DER.
+    ``fingerprint``: 32 bytes, sha256 of the DER of the coordinator's certificate.
     """
 
     host: str

@@ -1,4 +1,4 @@
-"""Names of a run's sections, and of the files of a checkpoint: nodes and the coordinator write and read the same."""
+"""Names of a run's sections and of the files of a checkpoint, shared by nodes and the coordinator."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class OwnLoop:
         finally:
             with self._changed:  # the loop may be copying the weights
                 self._order = None
-        # While this thread waited, the loop's has computed.
+        # While this thread waited, the loop's thread computed.
         clock.wire, clock.waiting = wire, waiting
         clock.compute += time.perf_counter() - began - (clock.codec - codec)
         return order.tally
