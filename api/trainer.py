@@ -66,22 +66,22 @@ class Trainer:
 
     Args:
         model: a transformers causal language model.
-        train_dataset, eval_dataset: sequences of ``{"input_ids": [...]}`` (or of the lists themselves). They are laid
-            end to end and cut into samples: add an end-of-text token to each where that matters. Without
-            ``eval_dataset`` a twentieth of the training samples is held out. Where ``labels`` say -100, or a
-            ``loss_mask``, ``completion_mask`` or ``assistant_masks`` says 0, a token is read and not learnt; each row
-            is then a document of its own, which sees no other.
-        processing_class: the tokenizer that made them.
-        nodes: node processes on this machine, one at least. others, listen, advertise: nodes on other machines beside
-            them, as of :func:`farflung.train`.
-        job: tables of a job file that say more, ``{"updates": {"codec": "none"}}``. Without ``updates`` and
-            ``activations`` there updates and activations are compressed as ``farflung job init`` has it.
+        train_dataset, eval_dataset: sequences of ``{"input_ids": [...]}`` (or of the lists themselves). They are
+            concatenated and cut into samples: add an end-of-text token to each row if that matters. Without
+            ``eval_dataset`` a twentieth of the training samples is held out. A token with the label -100, or with 0 in
+            a ``loss_mask``, ``completion_mask`` or ``assistant_masks``, is context and does not count in the loss; each
+            row is then a separate document, which does not attend to others.
+        processing_class: the tokenizer that made the rows.
+        nodes: node processes on this machine, at least one. others, listen, advertise: for more nodes on other
+            machines, as for :func:`farflung.train`.
+        job: further tables of a job file, such as ``{"updates": {"codec": "none"}}``. Without ``updates`` and
+            ``activations``, updates and activations are compressed as by ``farflung job init``.
 
-        data_collator: is given each row alone, as a batch of one, and makes ``input_ids`` and ``labels`` of it.
-        callbacks: transformers' TrainerCallbacks, which hear of steps, evaluations and checkpoints.
+        data_collator: called with each row alone, as a batch of one; returns ``input_ids`` and ``labels``.
+        callbacks: transformers' TrainerCallbacks, called at steps, evaluations and checkpoints.
 
-    A language model learns to go on with the text here: ``labels`` that are neither ``input_ids`` nor -100 are refused.
-    What an ``attention_mask`` marks as padding is left out; padding without one is refused.
+    The model is trained to predict the next token: ``labels`` that are neither ``input_ids`` nor -100 are refused.
+    Padding that an ``attention_mask`` marks is left out; padding without a mask is refused.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
 """Codecs that send every element in fewer bits.
 
-Each file is one family of codecs; its name, number and parameters stand in ``declarations``.
+Each file is one family of codecs; ``specs/declarations`` has their names, numbers and parameters.
 """

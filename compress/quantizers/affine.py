@@ -1,6 +1,6 @@
 """``int8_tensor`` and ``int8_channel``: the 8-bit quantisation of torch's DDP hooks, nearest rounding, a zero point.
 
-torch never lets a scale below 2^-23, which loses small gradients whole; here there is no such floor.
+torch keeps scales at 2^-23 or above, which rounds small gradients to zero; here there is no such floor.
 """
 
 from __future__ import annotations

@@ -19,12 +19,12 @@ from ..exchange.requests import Context, Program, Reduce
 from ..primitives.key import Key
 
 _BEYOND = 0x7F7F8000
-"""The bits of the least fp32 that bf16 rounds to infinity."""
+"""The bits of the smallest fp32 value that rounds to infinity in bf16."""
 _CHUNK = 1 << 16  # elements at once on the CPU: they stay in the cache
 
 
 class Floats(Codec):
-    """What plain and cast values share: on the CPU they are converted, multiplied and added in short pieces."""
+    """Base class of plain and cast values: on the CPU they are converted, multiplied and added in short pieces."""
 
     def kind(self, header: Header) -> torch.dtype:
         """The dtype of a body's values."""
@@ -68,8 +68,8 @@ class Floats(Codec):
         return self._norm(self.body(reader, header), header)
 
     def _norm(self, data: memoryview, header: Header) -> float:
-        """The norm in about fp32's precision. CodecError for a value that is not finite: a stranger's blob can have a
-        right checksum and a NaN."""
+        """The norm with about fp32's precision. CodecError for a value that is not finite: a received blob may have a
+        correct checksum and a NaN."""
         if self._quick(header):
             norm = math.sqrt(tabled.float_squares(data, header.elements, self.kind(header)))
         else:
@@ -82,7 +82,7 @@ class Floats(Codec):
         return self.kind(header) in tabled.KINDS and fast.worth(header.elements)
 
     def _pieces(self, data: memoryview, header: Header) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Where, and the fp32 values, good until the next."""
+        """(slice, its fp32 values) piece by piece; the values are valid until the next piece."""
         kind, raw = self.kind(header), np.frombuffer(data, np.uint8)
         short = torch.empty(_CHUNK, dtype=kind)
         wide = short if kind is torch.float32 else torch.empty(_CHUNK)
@@ -112,7 +112,7 @@ class Plain(Floats):
         return finite(bytes_tensor(self.body(reader, header), self.kind(header), device))
 
     def rounds(self, x: torch.Tensor, context: Context) -> Program:
-        """One plain reduction: nobody needs to see the others' values."""
+        """One plain reduction, without gathering the workers' values."""
         flat, _ = flatten(x)
         weighted = flat if context.weight == 1.0 else flat * context.weight
         total = yield Reduce(weighted, "sum")
@@ -157,8 +157,8 @@ class Cast(Floats):
 
 
 def finite(values: torch.Tensor) -> torch.Tensor:
-    """The values, or CodecError: a stranger's blob can have a right checksum and a NaN."""
-    wide = torch.float32 if values.itemsize == 2 else None  # fp16 sums overflow soon; others are looked at twice then
+    """The values. CodecError if one is not finite: a received blob may have a correct checksum and a NaN."""
+    wide = torch.float32 if values.itemsize == 2 else None  # fp16 sums overflow easily, which would cost a second pass
     if not bool(torch.isfinite(values.sum(dtype=wide))) and not bool(torch.isfinite(values).all()):
         raise CodecError("the blob has values that are not finite")
     return values

@@ -23,7 +23,7 @@ LARGEST = 3.4028234663852886e38
 
 
 def norm(x: torch.Tensor, size: int, kind: str) -> torch.Tensor:
-    """The max or l2 norm of each ``size`` of a flat vector, fp32, held to its range."""
+    """The max or l2 norm of each ``size`` neighbours of a flat vector, fp32, clamped to fp32's range."""
     return largest_of(x, size) if kind == "max" else sums.norms(x, size).clamp(max=LARGEST)
 
 
@@ -62,7 +62,7 @@ class Qsgd(Tabled):
         return (torch.where(y < 0, -level, level) + (s + 1)).to(torch.uint8)
 
     def table(self) -> torch.Tensor:
-        """fp32: the values of all codes, as parts of a bucket's norm."""
+        """fp32: the values of all codes, relative to a bucket's norm."""
         s = (1 << (self.bits - 1)) - 1
         return (torch.arange(2 * s + 2, dtype=torch.float32) - float(s + 1)) / float(s)
 
@@ -76,8 +76,8 @@ class Qsgd(Tabled):
 
 
 class Nuqsgd(Qsgd):
-    """NUQSGD (Ramezani-Kebrya et al., JMLR 2021): levels 0 and powers of two down from 1. The zero level is here, as in
-    the paper and not in the public code, which rounds small values away from zero."""
+    """NUQSGD (Ramezani-Kebrya et al., JMLR 2021): the levels are 0, and powers of two from 1 down. The level 0 is as in
+    the paper; the public code lacks it, and rounds small values away from zero."""
 
     kind = loops.POWERS
 
@@ -99,8 +99,8 @@ class Nuqsgd(Qsgd):
 
 
 class Terngrad(Looped):
-    """TernGrad (Wen et al., NeurIPS 2017): -1, 0 or 1 times the largest, five values to a byte. Clipping at
-    ``clip`` standard deviations (0: none) lowers the variance and is a bias."""
+    """TernGrad (Wen et al., NeurIPS 2017): -1, 0 or 1 times the largest magnitude, five values in a byte. Clipping at
+    ``clip`` standard deviations (0: none) lowers the variance and adds a bias."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -128,7 +128,7 @@ class Terngrad(Looped):
         return [piece(scale), piece(byte)]
 
     def _body(self, reader: Reader, header: Header, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """(bytes, the five fp32 values of each of the 243 that there may be)."""
+        """(bytes, fp32 [243, 5]: the five values of each possible byte)."""
         scale, packed = reader.float32(), reader.take(-(-header.elements // 5))
         code = bytes_tensor(packed, torch.uint8, device)
         if int(code.max()) > 242:
@@ -149,7 +149,8 @@ class Terngrad(Looped):
 class Natural(Looped):
     """Natural compression (Horváth et al., 2019): the sign and a power of two, up or down at random; 9 bits.
 
-    Adding random bits below the mantissa and keeping the exponent is exactly that, denormals included.
+    Adding a random number to the mantissa bits and keeping only sign and exponent does exactly this, also for
+    denormals.
     """
 
     def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:

@@ -33,7 +33,8 @@ NF4 = (
 
 @dataclass(frozen=True)
 class Minifloat:
-    """A short float: bits of mantissa, least exponent of a normal number, the code of its largest finite value."""
+    """A short float: bits in all, mantissa bits, smallest exponent of a normal number, code of the largest finite
+    value."""
 
     bits: int
     mantissa: int
@@ -52,7 +53,7 @@ class Minifloat:
 
     @property
     def exponent(self) -> int:
-        """floor(log2(top)): what OCP calls emax."""
+        """floor(log2(top)), emax in the OCP specification."""
         return self.least + (self.largest >> self.mantissa) - 1
 
     def round(self, x: torch.Tensor, u: torch.Tensor | float | None) -> torch.Tensor:
@@ -65,7 +66,7 @@ class Minifloat:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """What the compiled loops know of it."""
+        """The format's numbers, for the compiled loops."""
         return self.bits, self.mantissa, self.least, self.largest
 
     def table(self, device: torch.device) -> torch.Tensor:

@@ -145,7 +145,7 @@ def read_steps(data: Buffer, full: bool, top: int, device: torch.device) -> torc
     """fp32 steps of a body; CodecError if one is not finite, or times ``top`` is not."""
     if not full:
         code = bytes_tensor(data, torch.int16)
-        scales.check_codes(code, top)  # here, where nobody waits for a device
+        scales.check_codes(code, top)  # on the CPU: no wait for a device
         return scales.to_scales(code).to(device)
     steps = bytes_tensor(data, torch.float32)
     if not bool(torch.isfinite(steps).all()) or float(steps.max()) * top > scales.LARGEST:

@@ -1,4 +1,4 @@
-"""What codecs share whose bodies a compiled loop writes to a vector, or adds to it, in one pass."""
+"""The base class of codecs whose bodies a compiled loop writes to a vector, or adds to it, in one pass."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from ..codec import Codec
 from ..cpu import dispatch as fast
 
 Put = Callable[[torch.Tensor, float | None], None]
-"""(flat fp32 vector on the CPU, weight): the vector = decoded, or with a weight += decoded * weight."""
+"""``put(out, weight)``: out = decoded, or with a weight (not None) out += decoded * weight; out: flat fp32 on the
+CPU."""
 
 
 class Looped(Codec):
-    """Where the loops are worth it, ``opened`` decodes; elsewhere ``plain`` does. The same bits."""
+    """``opened`` decodes where the compiled loops are faster, ``plain`` elsewhere; both give the same bits."""
 
     @abc.abstractmethod
     def opened(self, reader: Reader, header: Header) -> Put:
-        """A body, read to its end and checked, as what puts it where it belongs. CodecError where no encoder wrote it;
-        nothing of its size was allocated then."""
+        """Read a body to its end and check it. Returns a function that writes or adds the decoded values. CodecError
+        for bytes that no encoder writes, before memory of the vector's size is allocated."""
 
     @abc.abstractmethod
     def plain(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What codecs share whose elements are an entry of a table times a unit of their group: how they are decoded."""
+"""Decoding for codecs whose elements are an entry of a table times the unit of their group."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..primitives.scales import LARGEST
 from .looped import Looped, Put
 
 _PIECE = 1 << 16
-"""Elements at once on a CPU: what torch makes on the way stays in the cache."""
+"""Elements at once on a CPU, so that torch's temporaries stay in the cache."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A body, checked: the packed codes, fp32 values of all codes, fp32 units ``[groups]``."""
+    """A checked body: the packed codes, the fp32 values of all codes, and the groups' fp32 units ``[groups]``."""
 
     packed: memoryview
     table: torch.Tensor
@@ -37,8 +37,8 @@ def blocks_of(x: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def pieces(count: int, group: int, device: torch.device) -> Iterator[tuple[int, int]]:
-    """(start, stop) of pieces of whole groups and whole bytes of codes, for torch operations on a CPU; elsewhere, and
-    of one group, all at once."""
+    """(start, stop) of pieces for torch operations on a CPU: whole groups, and whole bytes of codes. On other devices,
+    one piece."""
     step = _PIECE // group * group if device.type == "cpu" else 0
     while step and step % 8:
         step *= 2
@@ -48,8 +48,8 @@ def pieces(count: int, group: int, device: torch.device) -> Iterator[tuple[int, 
 
 
 def piece_of(packed: memoryview, count: int, bits: int, start: int, stop: int) -> bytes:
-    """The packed codes of elements ``start`` to ``stop`` of ``count``, as if they were a vector of their own; start is
-    a multiple of 8."""
+    """The packed codes of elements ``start`` to ``stop`` of ``count``, packed like a separate vector; start is a
+    multiple of 8."""
     out, base = [], 0
     for _, width in planes(bits):
         out.append(packed[base + start * width // 8 : base + -(-stop * width // 8)])
@@ -65,11 +65,12 @@ def largest_of(x: torch.Tensor, group: int) -> torch.Tensor:
 
 
 class Tabled(Looped):
-    """table[code] * unit of the group, held to fp32's range."""
+    """Decodes table[code] * unit of the group, clamped to fp32's range."""
 
     @abc.abstractmethod
     def parts(self, reader: Reader, header: Header, device: torch.device) -> Parts:
-        """What a body has. CodecError where no encoder wrote it; nothing of its size was allocated then."""
+        """The parts of a body. CodecError for bytes that no encoder writes, before memory of the vector's size is
+        allocated."""
 
     def opened(self, reader: Reader, header: Header) -> Put:
         parts = self.parts(reader, header, torch.device("cpu"))

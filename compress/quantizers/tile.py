@@ -1,5 +1,5 @@
 """``tile``: small groups of few-bit integers for activations, outlier tiles rotated first (after TAH-Quant, He et al.,
-2025). Stateless: for samples that are seen once, and for links that come and go."""
+2025). It is stateless: for samples that are seen only once, and for links that change often."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tile(Looped):
                 return [piece(quick[0]), piece(pack(quick[1], 1)), piece(quick[2])]
         rows, exponent = rotation.rescale(blocks_of(x, self.tile))
         largest = rows.abs().amax(1)
-        mean = (rotation.energy(rows) / float(self.tile)).sqrt()  # whole numbers: no order of adding changes it
+        mean = (rotation.energy(rows) / float(self.tile)).sqrt()  # an integer sum, independent of the order
         turned = (largest.double() > self.outlier * mean) & (largest > 0)
         rows = torch.where(turned[:, None], rotation.hadamard(rows) * self.tile**-0.5, rows)
         wanted = torch.ldexp(rows.abs().amax(1) / self.top, exponent)
@@ -62,7 +62,7 @@ class Tile(Looped):
     def _parts(
         self, reader: Reader, header: Header, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor, memoryview]:
-        """(fp32 units, uint8 whether each tile was turned, packed levels) of a body."""
+        """(fp32 units, uint8 whether each tile was rotated, packed levels) of a body."""
         tiles = -(-header.elements // self.tile)
         code_bytes, flag_bytes = reader.take(2 * tiles), reader.take(packed_size(tiles, 1))
         packed = reader.take(packed_size(tiles * self.tile, self.bits))

@@ -1,8 +1,8 @@
-"""Rotate, then quantise what has become normally distributed: ``eden``, ``drive``.
+"""Rotate, then quantise the coordinates, which are nearly normally distributed: ``eden``, ``drive``.
 
-After a random rotation a block's coordinates are nearly N(0, |x|²/d) whatever x was, so fixed levels (Lloyd-Max) are
-the right ones, and the error does not depend on the data. EDEN (Vargaftik et al., ICML 2022; DRIVE is its 1-bit case)
-sends one number per block that makes the result unbiased, |x|² / <c, Rx>, or of least error, <c, Rx> / <c, c>.
+After a random rotation R a block's coordinates are nearly N(0, |x|²/d), whatever x was, so the fixed Lloyd-Max levels c
+are optimal, and the error does not depend on the data. EDEN (Vargaftik et al., ICML 2022; DRIVE is its 1-bit case)
+sends one factor per block, which makes the result unbiased, |x|² / <c, Rx>, or gives the least error, <c, Rx> / <c, c>.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MIXED = 0x4D495845
 
 
 class Eden(Rotated):
-    """Levels of b bits; a fractional b = k + f gives a shared-random share f of the coordinates one bit more, and below
-    one bit a share b of the coordinates is sent at all."""
+    """Levels of b bits. With a fractional b = k + f, a fraction f of the coordinates, chosen by shared randomness, has
+    k + 1 bits; with b below 1, only a fraction b of the coordinates is sent."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -49,7 +49,7 @@ class Eden(Rotated):
         return self._write(x, key)
 
     def _write_gpu(self, x: torch.Tensor, key: Key) -> list[Piece]:
-        """By the kernels, but for what is too short for them, and by torch where a flag says that they can't."""
+        """As ``_write``, by the kernels; by torch for segments that are too short, or if a flag reports a problem."""
         n, count, flag = x.numel(), rotation.coordinates(x.numel(), self.block), gpu.new_flag(x.device)
         packed = torch.zeros(packed_size(count, self.whole), dtype=torch.uint8, device=x.device)
         factors = torch.empty(rotation.blocks(n, self.block), device=x.device)
@@ -93,7 +93,7 @@ class Eden(Rotated):
         return [tensor_bytes(factors.clamp(-LARGEST, LARGEST)), *body]
 
     def _write_mixed(self, x: torch.Tensor, key: Key) -> list[Buffer] | None:
-        """By the compiled loops, where some coordinates have a bit more. None where the slow way is needed."""
+        """``_write`` by the compiled loops, for a fractional number of bits. None: torch must be used."""
         n, count, at = x.numel(), rotation.coordinates(x.numel(), self.block), 0
         flags, total = turned.mixed(count, self.share, Key(key.seed, key.step), MIXED)
         packed = fast.room(packed_size(count, self.whole), torch.uint8)
@@ -108,14 +108,14 @@ class Eden(Rotated):
         return [tensor_bytes(factors.clamp_(-LARGEST, LARGEST)), *body]
 
     def _tables(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The levels of coordinates with fewer and with more bits; of no bits, 0."""
+        """The levels of coordinates with k bits (for k = 0 only the level 0), and with k + 1 bits."""
         cpu = torch.device("cpu")
         return lloyd(self.whole, cpu) if self.whole else torch.zeros(1), lloyd(self.whole + 1, cpu)
 
     def _decode_mixed(
         self, reader: Reader, key: Key, factors: torch.Tensor, out: torch.Tensor, weight: float | None
     ) -> None:
-        """``_decode`` of codes some of which have a bit more, by the compiled loops."""
+        """``_decode`` by the compiled loops, for a fractional number of bits."""
         count, at = rotation.coordinates(out.numel(), self.block), 0
         packed = reader.take(packed_size(count, self.whole))
         flags, total = turned.mixed(count, self.share, Key(key.seed, key.step), MIXED)
@@ -133,7 +133,7 @@ class Eden(Rotated):
                 rotation.put_rows(out, segment, rows)
 
     def _rows(self, rows: torch.Tensor, segment: Segment, key: Key, factors: torch.Tensor) -> torch.Tensor:
-        """The codes of a segment's rows, in torch; ``factors``: their place for theirs."""
+        """The codes of a segment's rows, by torch; writes the rows' factors into ``factors``."""
         rows, exponent = rotation.rescale(rows)
         energy = rotation.energy(rows)
         turned = rotation.forward(rows, segment, key, self.turns)
@@ -168,7 +168,7 @@ class Eden(Rotated):
             raise CodecError(f"the blob claims {n} elements, too many for its {reader.left} bytes")
 
     def _decode(self, reader: Reader, header: Header, out: torch.Tensor, weight: float | None) -> None:
-        """out = decoded; with a weight, which the compiled loops and the kernels take, out += decoded * weight."""
+        """out = decoded; with a weight (only for the compiled loops and the kernels) out += decoded * weight."""
         n, key, device = header.elements, self._key(header), out.device
         count = rotation.coordinates(n, self.block)
         factors = self.read_scales(reader, n, device)
@@ -217,7 +217,7 @@ class Eden(Rotated):
         return self.turns == 1
 
     def _kind(self) -> int:
-        """Which factor of a row the compiled loops make."""
+        """Which factor of a row the compiled loops compute."""
         return int(self.biased)
 
     def _is_quick(self, count: int, device: torch.device) -> bool:
@@ -232,7 +232,7 @@ class Eden(Rotated):
     def factor(
         self, turned: torch.Tensor, levels: torch.Tensor, energy: torch.Tensor, segment: Segment
     ) -> torch.Tensor:
-        """What the back-rotated levels are multiplied by, per row (fp64): 0 for a row of zeros."""
+        """The factor of each row's back-rotated levels, fp64: 0 for a row of zeros."""
         product = rotation.product(levels, turned)
         if self.biased:
             gain = float(segment.size) ** self.turns
@@ -243,7 +243,7 @@ class Eden(Rotated):
         return torch.where(fine, top / torch.where(fine, bottom, 1.0), 0.0)
 
     def quantize(self, z: torch.Tensor, mixed: torch.Tensor | None) -> torch.Tensor:
-        """uint8 codes; a mixed coordinate's has one bit more."""
+        """uint8 codes; ``mixed``: the coordinates with one bit more."""
         low = nearest(z, self.whole) if self.whole else torch.zeros_like(z, dtype=torch.uint8)
         return low if mixed is None else torch.where(mixed, nearest(z, self.whole + 1), low)
 

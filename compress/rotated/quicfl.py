@@ -1,7 +1,7 @@
 """``quicfl``: rotate, send the few largest coordinates exactly, round the others at random (QUIC-FL, Basat et al., ICML
-2024). The rotation is shared, so a server adds table look-ups and rotates back once. With shared randomness the levels
-depend on a random value that sender and receiver both know (another one for each sender: the rank is in the blob),
-which halves the error."""
+2024). All senders use the same rotation, so a server can add decoded levels and rotate back once. With shared
+randomness the levels depend on a random value that sender and receiver both know (a different one for each sender,
+whose rank is in the blob), which halves the error."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class QuicFl(Rotated):
             blocks.turn_back(rows, rotation.sign_words(segment, key), factors, weight, part)
 
     def _put_exact(self, reader: Reader, z: torch.Tensor) -> None:
-        """The coordinates that were sent exactly, into ``z``."""
+        """Write the coordinates that were sent exactly into ``z``."""
         outliers = reader.varint(z.numel())
         where = torch.from_numpy(masks.decode(reader, outliers, z.numel())).to(z.device)
         exact = bytes_tensor(reader.take(4 * outliers), torch.float32, z.device)
@@ -163,7 +163,7 @@ class QuicFl(Rotated):
 
 @lru_cache(maxsize=8)
 def _sender(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(messages uint8 ``[grid, H]``, probability of the next one fp32): only senders need these."""
+    """(codes uint8 ``[grid, H]``, fp32 probability of the next code instead): tables for encoding only."""
     reach = quantile(1 - TAIL / 2)
     levels = quic(bits, True, torch.device("cpu")).double().numpy()
     messages, probability, _ = shared_assignment(levels, np.linspace(-reach, reach, _GRID + 1))

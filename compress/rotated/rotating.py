@@ -1,4 +1,4 @@
-"""What codecs share that rotate blocks before they quantise."""
+"""The base class of codecs that rotate blocks before they quantise them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..specs.spec import Spec
 
 
 class Rotated(Codec):
-    """What the rotated codecs share: segments, packed planes of codes, fp32 numbers per block."""
+    """Base class of the rotated codecs: segments, packed planes of codes, fp32 numbers per block."""
 
     keyed = True
 
@@ -23,6 +23,6 @@ class Rotated(Codec):
     def read_scales(self, reader: Reader, count: int, device: torch.device) -> torch.Tensor:
         """``blocks(count)`` fp32 numbers, finite."""
         numbers = bytes_tensor(reader.take(4 * rotation.blocks(count, self.block)), torch.float32)
-        if not bool(torch.isfinite(numbers).all()):  # here, where nobody waits for a device
+        if not bool(torch.isfinite(numbers).all()):  # on the CPU: no wait for a device
             raise CodecError("the blob has a scale that is not finite")
         return numbers.to(device)

@@ -25,9 +25,9 @@ from .rotating import Rotated
 
 
 class Turbo(Eden):
-    """TurboQuant (Zandieh et al., 2025). kind=mse: the levels times |x|/sqrt(d), biased. kind=prod: one bit less of
-    that, then the signs of the rotated residual, unbiased; with an orthonormal second rotation, whose error is 2.75
-    times below the published Gaussian one."""
+    """TurboQuant (Zandieh et al., 2025). kind=mse: the levels times |x|/sqrt(d), biased. kind=prod: the same with one
+    bit less, plus the signs of the rotated residual, unbiased. The second rotation is orthonormal, which gives an error
+    2.75 times smaller than the published Gaussian matrix."""
 
     def __init__(self, spec: Spec) -> None:
         Rotated.__init__(self, spec)
@@ -73,7 +73,7 @@ class Turbo(Eden):
         return [*first, tensor_bytes(lengths.clamp(max=LARGEST)), tensor_bytes(pack(bits, 1))]
 
     def _write_quick(self, x: torch.Tensor, key: Key) -> list[Buffer] | None:
-        """``kind=prod`` by the compiled loops. None where the slow way is needed."""
+        """``write`` for ``kind=prod`` by the compiled loops. None: torch must be used."""
         n, count = x.numel(), rotation.coordinates(x.numel(), self.block)
         packed, signs = fast.room(packed_size(count, self.whole), torch.uint8), fast.room(-(-count // 8), torch.uint8)
         factors, lengths = torch.empty(rotation.blocks(n, self.block)), torch.empty(rotation.blocks(n, self.block))
@@ -87,7 +87,7 @@ class Turbo(Eden):
         return [*first, tensor_bytes(lengths.clamp_(max=LARGEST)), tensor_bytes(signs)]
 
     def _level_table(self) -> torch.Tensor:
-        """The levels of a coordinate; of no bits, 0."""
+        """The levels of a coordinate; with 0 bits only the level 0."""
         return lloyd(self.whole, torch.device("cpu")) if self.whole else torch.zeros(1)
 
     def _fast(self, count: int, device: torch.device) -> bool:

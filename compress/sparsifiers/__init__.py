@@ -1,4 +1,4 @@
 """Codecs that send some elements: top-k, random runs, and how their positions are written.
 
-Which elements are sent is decided here; what becomes of the others is the caller's (error feedback).
+This room decides which elements are sent; the caller decides what happens to the others (error feedback).
 """

@@ -1,7 +1,7 @@
 """``cocktail``: random runs, the top of them, few bits each (CocktailSGD, Wang et al., ICML 2023).
 
-Works on the difference that it is given, in fp32; there is no epsilon and no fp16 anywhere, so scaling the input by a
-power of two scales the output exactly. What a step does not offer or keep is not lost: the caller keeps x - decoded.
+It computes in fp32, without an epsilon or fp16, so scaling the input by a power of two scales the output exactly.
+Elements that a step does not offer or keep are not lost: the caller keeps x - decoded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ BUCKET = 128
 
 
 class Cocktail(Codec):
-    """Encodes k = max(1, round(top * offered)) values of the offered runs; exactly k, ties to the lowest index."""
+    """Encodes the k = max(1, round(top * offered)) largest values of the offered runs; exactly k, ties by the lowest
+    index."""
 
     keyed = True
     sparse = True
@@ -68,14 +69,14 @@ class Cocktail(Codec):
         where, count = _places_of(offer, x.device), self.kept(offer.elements)
         values, counts = gpu.offered(x, None, where, offer.run, offer.elements)
         index, kept = gpu.largest(values, counts, count)
-        doubt = Doubt(~torch.isfinite(x.sum()).view(1), lambda: self._write(x, offer))  # or the sum alone is too large
+        doubt = Doubt(~torch.isfinite(x.sum()).view(1), lambda: self._write(x, offer))  # or only the sum overflows
         mask = masks_there.encode(index, offer.elements, self.mask)
         if not self._linear4():
             return [mask, Made([kept], self._made), doubt]
         return [mask, *gpu.quantize_kept(kept, index, where, offer.run, BUCKET, None), doubt]
 
     def _made(self, parts: Sequence[memoryview]) -> bytes:
-        """The values' bytes, of what was kept."""
+        """The encoded bytes of the kept values, from their fp32 bytes."""
         return b"".join(self.write_values(torch.frombuffer(bytearray(parts[0]), dtype=torch.float32)))
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
@@ -139,14 +140,14 @@ class Cocktail(Codec):
         return offer.positions(index), self.read_values(reader, len(index)).numpy()
 
     def _read_places(self, reader: Reader, header: Header) -> tuple[runs.Offer, np.ndarray]:
-        """(what the step offered, which of that was kept)."""
+        """(the runs that the step offered, indices of the kept elements among the offered ones)."""
         offer = self._offer(reader, header)
         if not offer.elements:
             return offer, np.empty(0, np.int64)
         return offer, masks.decode(reader, self.kept(offer.elements), offer.elements)
 
     def _offer(self, reader: Reader, header: Header) -> runs.Offer:
-        """What the step offered."""
+        """The runs that the step offered."""
         offered = _offered_at_most(header.elements, self.random, self.run)
         least = packed_size(max(0, int(self.top * offered) - 1), self.bits) // 2
         if least > reader.left:
@@ -227,14 +228,14 @@ class Cocktail(Codec):
         padded = torch.nn.functional.pad(codes, (0, -count % BUCKET)).view(-1, BUCKET).to(torch.int64)
         octave = 4 << self.bits
         index = (padded & ((1 << (self.bits - 1)) - 1)) * spread
-        # Table, exact power of two, one product: the same bits everywhere, which exp2() would not give.
+        # A table, an exact power of two and one product give the same bits on all machines; exp2() would not.
         table = torch.from_numpy(np.exp2(-np.arange(octave) / octave).astype(np.float32))[index % octave]
         magnitude = torch.ldexp(high * table, -(index // octave))
         return torch.where((padded >> (self.bits - 1)) > 0, -magnitude, magnitude).view(-1)[:count]
 
 
 def _places_of(offer: runs.Offer, device: torch.device) -> torch.Tensor:
-    """The offered runs, int64 on a device."""
+    """The indices of the offered runs, int64 on a device."""
     return bytes_tensor(offer.runs.view(np.uint8).data, torch.int64, device)
 
 

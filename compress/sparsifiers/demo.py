@@ -1,7 +1,7 @@
-"""``demo``: the largest cosine coefficients of each tile, their signs and one size (DeMo, Peng et al., 2024).
+"""``demo``: the largest cosine coefficients of each tile, as signs and one magnitude (DeMo, Peng et al., 2024).
 
-A flat vector is cut into tiles of 64 x 64; what is left over is padded. The decoder adds one rank-1 term per
-coefficient, in order and unfused, so that every device gets the same bits.
+A flat vector is cut into tiles of 64 x 64; the last tile is padded. The decoder adds one rank-1 term per coefficient,
+in order and without fused operations, so that every device gets the same bits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..specs.spec import Spec
 SIDE = 64
 TILE = SIDE * SIDE
 _PIECE = 16
-"""Tiles at once: what is made on the way stays in the cache."""
+"""Tiles at once, so that temporaries stay in the cache."""
 
 
 @lru_cache(maxsize=1)
@@ -39,7 +39,7 @@ def basis() -> torch.Tensor:
 
 
 def cosines(tiles: torch.Tensor) -> torch.Tensor:
-    """The coefficients of ``[tiles, 64, 64]``: fp32, alike."""
+    """The cosine coefficients of tiles ``[tiles, 64, 64]``, fp32 of the same shape."""
     across = tiles.reshape(-1, SIDE) @ basis().to(tiles.device).T
     return basis().to(tiles.device) @ across.view(-1, SIDE, SIDE)
 
@@ -63,7 +63,7 @@ class Demo(Looped):
         ]
 
     def _largest(self, x: torch.Tensor, quick: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(int16 sizes, int64 places, whether below zero) of the largest coefficients of some tiles."""
+        """(int16 codes of the magnitudes, int64 indices, bool signs) of the largest coefficients of some tiles."""
         tiles = torch.nn.functional.pad(x, (0, -x.numel() % TILE)).view(-1, TILE)
         exponent = torch.frexp(tiles.abs().amax(1))[1]
         coefficients = cosines(scales.scaled(tiles, -exponent).view(-1, SIDE, SIDE)).view(-1, TILE)
@@ -77,7 +77,7 @@ class Demo(Looped):
         return code, order.view(-1), (kept < 0).to(torch.uint8).view(-1)
 
     def _parts(self, reader: Reader, header: Header, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """(int64 indices, fp32 sizes), each ``[tiles, k]``."""
+        """(int64 indices, fp32 signed magnitudes), each ``[tiles, k]``."""
         n = header.elements
         tiles = -(-n // TILE)
         count = tiles * self.k

@@ -1,8 +1,8 @@
 """Sets of positions in few bits: a bitmap, or Rice-coded gaps, whichever is shorter.
 
-Rice coding of a gap g with parameter k: g >> k in unary, then the k low bits. Both halves are written as arrays of
-their own (all unary codes, then all low bits), so that coding and decoding are a few whole-array operations. For random
-positions this costs within 5 % of the entropy.
+Rice coding of a gap g with parameter k: g >> k in unary, then the k low bits. The two halves are separate arrays (all
+unary codes, then all low bits), so that coding and decoding are a few whole-array operations. For random positions the
+size is within 5 % of the entropy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..primitives.packing import pack, packed_size, unpack
 BITMAP = 31
 ALL = 30
 MAX_LOW = 24
-_WHOLE = (0, 1, 2, 4)  # low parts that lie in one byte: what the compiled loops take
+_WHOLE = (0, 1, 2, 4)  # widths of low parts within a byte, which the compiled loops support
 
 
 def encode(positions: np.ndarray, size: int, how: str = "auto") -> bytes:
@@ -43,7 +43,7 @@ def encode(positions: np.ndarray, size: int, how: str = "auto") -> bytes:
 
 
 def decode(reader: Reader, count: int, size: int) -> np.ndarray:
-    """The ``count`` positions below ``size``: rising, int64 (or int32, where the compiled loops made them)."""
+    """The ``count`` positions below ``size``: rising, int64 (int32 from the compiled loops)."""
     how = reader.byte()
     if how == ALL:
         if count != size:
@@ -99,14 +99,14 @@ def pieces(low: int) -> list[int]:
 
 
 def candidates(count: int, size: int) -> set[int]:
-    """The k that may be best, by the mean gap."""
+    """The Rice parameters k that may be best, estimated from the mean gap."""
     mean = max((size - count) / count, 2.0**-30)
     guess = min(MAX_LOW, max(0, int(np.floor(np.log2(max(mean * 0.7, 1.0)) + 0.5))))
     return {guess, max(0, guess - 1)}
 
 
 def best(count: int, size: int, skipped: Callable[[int], int]) -> tuple[int, int]:
-    """(k, unary bits) with the fewest bits in total; k from the mean gap, and its neighbours."""
+    """(k, unary bits) with the fewest bits in total, among ``candidates``; ``skipped(k)``: the sum of gap >> k."""
     if not count:
         return 0, 0
     best: tuple[int, int, int] | None = None

@@ -1,7 +1,7 @@
-"""``masks`` on a device: the same bytes from positions that lie there, and positions there from the bytes.
+"""``masks`` on a device: encodes positions that lie on a device, with the same bytes, and decodes to a device.
 
-Nothing waits for the device. A gap's end in the unary half is a running sum, and where the n-th one of many bits is, is
-one too; so all of it is whole-array operations. Which form is shorter is chosen on the host, after the one copy.
+The host does not wait for the device. The ends of gaps in the unary half, and the position of the n-th set bit, are
+both running sums, so all work is whole-array operations. The host chooses the shorter form, after a single copy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from . import masks
 
 
 def encode(positions: torch.Tensor, size: int, how: str = "auto") -> bytes | Made:
-    """As ``masks.encode``, of rising positions below ``size`` on a device."""
+    """As ``masks.encode``, for rising positions below ``size`` on a device."""
     count = positions.numel()
     if count == size:
         return bytes([masks.ALL])
@@ -40,7 +40,7 @@ def encode(positions: torch.Tensor, size: int, how: str = "auto") -> bytes | Mad
 
 
 def most(count: int, size: int, low: int) -> int:
-    """The most unary bits that so many gaps can take."""
+    """The most unary bits that ``count`` gaps can take."""
     return count + (size - count >> low)
 
 
@@ -50,7 +50,7 @@ def _low_planes(low: int) -> list[tuple[int, int]]:
 
 
 def _bits(places: torch.Tensor, size: int) -> torch.Tensor:
-    """uint8: packed bits, 1 at the places."""
+    """uint8: ``size`` packed bits, 1 at ``places``."""
     bits = torch.zeros(-(-size // 8) * 8, dtype=torch.uint8, device=places.device)
     return pack(bits.scatter_(0, places, torch.ones_like(places, dtype=torch.uint8)), 1)
 
@@ -70,7 +70,8 @@ def _chosen(found: Sequence[memoryview], lows: list[int], count: int, size: int,
 
 
 def decode(reader: Reader, count: int, size: int, device: torch.device) -> torch.Tensor:
-    """As ``masks.decode``, int64 on a device. All of it is checked here, where the bytes are, before that is used."""
+    """As ``masks.decode``, int64 on a device. All checks are made on the host, from the bytes, before the result is
+    used."""
     how = reader.byte()
     if how == masks.ALL:
         if count != size:
@@ -102,10 +103,10 @@ def decode(reader: Reader, count: int, size: int, device: torch.device) -> torch
 
 
 def _places(data: torch.Tensor, count: int) -> torch.Tensor:
-    """int64: where the ``count`` ones of packed bits are."""
+    """int64: the positions of the ``count`` set bits of packed bits."""
     bits = unpack(data, data.numel() * 8, 1)
     rank = torch.cumsum(bits, 0, dtype=torch.int64)
-    to = torch.where(bits > 0, rank - 1, count)  # all others to a place beyond
+    to = torch.where(bits > 0, rank - 1, count)  # all others beyond the end
     places = torch.arange(bits.numel(), device=data.device)
     return torch.empty(count + 1, dtype=torch.int64, device=data.device).scatter_(0, to, places)[:count]
 

@@ -1,9 +1,9 @@
 """Which elements a step offers: contiguous runs, each offered equally often, as a function of (seed, step) alone.
 
-The share ``random`` is read as a fraction a/b. The vector is cut into runs, the runs into strata of b. In each step, a
-of a stratum's b runs are offered: a window that rolls by a, from a start drawn anew for each stratum every b steps.
-So every run is offered exactly a times in each b steps, without replacement until all have been offered, no step offers
-more than its share, and the positions come out sorted, with no permutation to make or to sort.
+The share ``random`` is written as a fraction a/b. The vector is cut into runs, and the runs into strata of b. Each step
+offers a of a stratum's b runs: a window that moves by a each step, from a start that is drawn for each stratum every b
+steps. So every run is offered exactly a times in b steps, no step offers more than its share, and the positions are
+sorted without computing a permutation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def fraction(share: float) -> tuple[int, int]:
 
 
 def run_length(count: int, run: int, period: int) -> int:
-    """The run's length for a vector of ``count``: shorter where there are fewer runs than one stratum needs."""
+    """The run length for a vector of ``count`` elements: shorter if there are fewer runs than one stratum needs."""
     while run > 1 and count < run * period:
         run //= 2
     return run
@@ -75,7 +75,7 @@ class Offer:
         return out
 
     def select(self, x: torch.Tensor) -> torch.Tensor:
-        """As ``gather``, on the vector's own device: only what is offered leaves it."""
+        """As ``gather``, on the vector's own device, so that only the offered elements must be copied from it."""
         whole = self.count // self.run
         rows = torch.from_numpy(self.runs[:-1] if self.partial else self.runs).to(x.device)
         out = x[: whole * self.run].view(whole, self.run).index_select(0, rows).view(-1)
@@ -92,5 +92,5 @@ class Offer:
 
 @lru_cache(maxsize=64)
 def offer(count: int, share: float, run: int, key: Key) -> Offer:
-    """As ``Offer``; kept for the next calls, since all workers of a round share it: of a vector in many pieces too."""
+    """As ``Offer``, cached, because all workers of a round share it; the cache has room for a vector's pieces."""
     return Offer(count, share, run, key)

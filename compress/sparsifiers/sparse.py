@@ -1,4 +1,4 @@
-"""A few values and where they are: ``topk``, ``randomk``, ``chunked_topk``."""
+"""A few values and their positions: ``topk``, ``randomk``, ``chunked_topk``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROWS = 32  # chunks that are sorted at once: their indices and copies stay in t
 
 
 class Positions(Codec):
-    """What sparse codecs share: positions and values are read, and added where they belong."""
+    """Base class of sparse codecs: reads positions and values, and adds the values at their positions."""
 
     sparse = True
 
@@ -54,7 +54,7 @@ class Positions(Codec):
 
 
 class TopK(Positions):
-    """The share ``ratio`` of largest magnitude, exactly round(ratio * n) of them, as fp32, fp16 or bf16 values."""
+    """The round(ratio * n) elements of largest magnitude, exactly so many, as fp32 or bf16 values."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -84,8 +84,8 @@ class TopK(Positions):
 
 
 class RandomK(Positions):
-    """Runs of the vector chosen by (seed, step), the same on all workers, so that only values travel and they can be
-    added encoded. scale=true multiplies by 1/ratio: unbiased for one step, and far from contracting."""
+    """Runs of the vector chosen by (seed, step), the same on all workers, so that only values are sent, and encodings
+    can be added. scale=true multiplies by 1/ratio: unbiased for one step, but with an error larger than the input."""
 
     keyed = True
     reductions = 1
@@ -129,8 +129,8 @@ class RandomK(Positions):
 class ChunkedTopK(Positions):
     """SparseLoCo (Sarfi et al., 2025): the ``k`` largest of each chunk of 4096, 12-bit indices, few-bit values, packed.
 
-    The last, shorter chunk keeps its share of k. Values: a sign and 2^(bits-1) levels per chunk, spaced for
-    what the largest of a chunk look like (the middles of equal parts from the least kept to the largest)."""
+    The last, shorter chunk keeps a proportional number. Values: a sign and 2^(bits-1) levels per chunk, which are the
+    middles of equal parts between the smallest and the largest kept magnitude."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)

@@ -1,4 +1,4 @@
-"""What remembers between two encodings: AQ-SGD's entries of each sample, and error feedback.
+"""State between two encodings: AQ-SGD's entries of each sample, and error feedback.
 
-When state is committed or dropped is decided here; codecs themselves remember nothing.
+This room decides when state is committed or dropped; codecs themselves have no state.
 """

@@ -1,13 +1,13 @@
-"""AQ-SGD (Wang et al., NeurIPS 2022): what changed in a sample's activation since its last visit, in few bits.
+"""AQ-SGD (Wang et al., NeurIPS 2022): sends the change of a sample's activation since its last visit, in few bits.
 
-Both ends of a link keep what the receiver last had for each sample id, in bf16, with a version and a checksum. The two
-must never disagree, so nothing is assumed: a change names the version and the checksum of the entry that it changes, a
-receiver that lacks that entry says so, and the sender then sends that sample whole, in the same microbatch. Either end
-may forget an entry, restart or drop a microbatch at any time; what follows is one sample sent whole. A receiver that
-began anew says so with the first sample that it lacks, and the sender forgets all others.
+Both ends of a link keep, for each sample id, the receiver's last activation in bf16, with a version and a checksum. The
+two ends must always agree, so nothing is assumed: a change names the version and the checksum of the entry to which it
+applies. A receiver that lacks that entry says so, and the sender then sends that sample whole, in the same microbatch.
+Either end may lose an entry, restart or drop a microbatch at any time; the sample is then sent whole. A receiver that
+has lost all entries says so with the first sample that it lacks, and the sender then drops all other entries.
 
-Steps are powers of two, and q * 2^e is exact, so m' = bf16(m + q * 2^e) has one rounding in fp32 and one to bf16: the
-same bits on any hardware. Pure: no network, no clock.
+Quantisation steps are powers of two, and q * 2^e is exact, so m' = bf16(m + q * 2^e) has one rounding in fp32 and one
+to bf16: the same bits on any hardware. Pure: no network, no clock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DIRECT, _MESSAGE = 0, 1
 
 
 class Direct(Looped):
-    """The spec without its memory: every tensor whole, at ``first_bits``."""
+    """The codec without its state: every tensor is encoded whole, with ``first_bits`` bits."""
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         return [bytes([_DIRECT]), body(x, self.spec.number("first_bits"), self.spec.number("group"))[0]]
@@ -55,7 +55,8 @@ class Direct(Looped):
 
 @dataclass
 class Counters:
-    """What a sender saw: hits are samples sent as a change; nacks are changes that the receiver could not apply."""
+    """A sender's counters. hits: samples that were sent as a change; nacks: changes that the receiver could not
+    apply."""
 
     samples: int = 0
     hits: int = 0
@@ -77,8 +78,8 @@ class _Sent:
 class Sender(End):
     """The end that has the activations.
 
-    ``encode`` stages; ``commit`` when the microbatch's gradient has come back (it says that the receiver has it),
-    ``rollback`` when the microbatch is abandoned. Encoding the same microbatch again gives the same bytes.
+    ``encode`` stages new entries. Call ``commit`` when the microbatch's gradient has come back (so the receiver has the
+    message), ``rollback`` when the microbatch is abandoned. Encoding the same microbatch again gives the same bytes.
     """
 
     def __init__(
@@ -115,15 +116,15 @@ class Sender(End):
         return b"".join(build(self.spec, dtype, tuple(x.shape), body, None, None))
 
     def forget_committed(self) -> None:
-        """The receiver began anew and holds nothing of what it once had: every sample goes whole on its next visit.
-        Microbatches in flight stay."""
+        """The receiver has lost all entries: every sample is sent whole on its next visit. Microbatches in flight
+        stay."""
         for sample in list(self._entries):
             self.forget(sample)
         if self.disk is not None:
             self.disk.clear()
 
     def resend(self, token: Hashable, ids: Sequence[int]) -> bytes:
-        """The answer to a receiver that lacks entries (its ``missing``): those samples of the microbatch, whole.
+        """The answer to a receiver that lacks entries (``Received.missing``): those samples of the microbatch, whole.
 
         CodecError if the microbatch is not (any more) in flight.
         """
@@ -152,8 +153,8 @@ class Sender(End):
         super().clear()
 
     def verdict(self, least: int = 256) -> str | None:
-        """Why a stateless codec (tile) would do better on this link, in a sentence; None while AQ-SGD pays or too few
-        samples (``least``) were seen since the last question that had enough."""
+        """A sentence that says why a stateless codec (tile) would be better on this link; None if AQ-SGD pays, or if
+        fewer than ``least`` samples were sent since the last judgement."""
         now, before = self.counters, self._recent
         samples = now.samples - before.samples
         if samples < least:
@@ -187,8 +188,8 @@ class Sender(End):
 
 @dataclass
 class Received:
-    """values: ``[b, ...]`` in the dtype that the sender had, or None while samples are missing. missing: ids of the
-    samples (of this microbatch) to ask of the sender, whose ``resend`` answers."""
+    """values: ``[b, ...]`` in the sender's dtype, or None while samples are missing. missing: ids of the samples of
+    this microbatch to ask the sender for; its ``resend`` answers."""
 
     values: torch.Tensor | None
     missing: tuple[int, ...] = ()
@@ -204,8 +205,8 @@ class _Open:
 
 
 class Receiver(End):
-    """The end that runs on what it has received. ``receive`` each message; ``commit`` a microbatch as its gradient is
-    sent, ``rollback`` it when it is abandoned."""
+    """The end that receives the activations. Call ``receive`` for each message; ``commit`` for a microbatch when its
+    gradient is sent, ``rollback`` when it is abandoned."""
 
     def __init__(
         self,
@@ -218,13 +219,14 @@ class Receiver(End):
         super().__init__(spec, max_bytes, device, disk)
         self.nacks = 0
         self.anew = True
-        """Whether it holds nothing of what an earlier receiver of this link had, and the sender may not know."""
+        """Whether this end may have lost an earlier receiver's entries without the sender knowing."""
         self._open: dict[Hashable, _Open] = {}
 
     def receive(self, token: Hashable, blob: Buffer, shape: Sequence[int] | None = None) -> Received:
-        """Take a microbatch's message, or the answer to what was missing. shape: what the message must have, if known.
+        """Take a microbatch's message, or the answer to a request for missing samples. shape: the shape that the
+        message must have, if known.
 
-        CodecError for bytes that no Sender wrote; then nothing has changed.
+        CodecError for bytes that no Sender writes; the state is then unchanged.
         """
         header, reader = open_blob(blob)
         if header.spec != self.spec:

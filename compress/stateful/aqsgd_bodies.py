@@ -1,4 +1,4 @@
-"""AQ-SGD's numbers: steps that are powers of two, whose products are exact."""
+"""AQ-SGD's quantisation: steps that are powers of two, so that products are exact."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def quantize(x: torch.Tensor, bits: int, group: int) -> tuple[torch.Tensor, torc
 
 
 def dequantize(exponents: torch.Tensor, codes: torch.Tensor, bits: int, group: int) -> torch.Tensor:
-    """The fp32 values: exact products with powers of two, the largest number where one is beyond it."""
+    """The fp32 values: exact products with powers of two, clamped to fp32's range."""
     n = codes.numel()
     level = torch.nn.functional.pad(codes, (0, -n % group)).view(-1, group).to(torch.float32) - float(1 << (bits - 1))
     exponent = exponents.to(torch.int32)[:, None]

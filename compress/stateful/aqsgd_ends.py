@@ -1,4 +1,4 @@
-"""What either end of a link keeps for AQ-SGD: entries by sample id, in memory and on disk."""
+"""The AQ-SGD state of either end of a link: entries by sample id, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ON_DISK = struct.Struct("<QI")
 
 @dataclass(frozen=True)
 class Entry:
-    """What the receiver has for a sample: bf16 values, how often it changed, crc32 of its bytes."""
+    """The receiver's activation of a sample: bf16 values, version (number of changes), crc32 of the bytes."""
 
     value: torch.Tensor
     version: int
@@ -36,9 +36,10 @@ def entry_of(value: torch.Tensor, version: int) -> Entry:
 
 
 class End:
-    """The store of one end: committed entries by sample id, least recently used first, and what is staged.
+    """The store of one end: committed entries by sample id, least recently used first, and staged entries.
 
-    max_bytes: of entries in memory; those seen longest ago go to ``disk``, or are forgotten where there is none.
+    max_bytes: bytes of entries in memory; beyond them the least recently used go to ``disk``, or are dropped without
+    one.
     """
 
     def __init__(
@@ -59,7 +60,8 @@ class End:
         return len(self._entries) + (len(self.disk) if self.disk is not None else 0)
 
     def commit(self, token: Hashable) -> None:
-        """Make the entries staged for a microbatch the ones that the next visit changes. Unknown tokens: nothing."""
+        """Commit the entries staged for a microbatch; the next visit's change applies to them. An unknown token does
+        nothing."""
         for sample, entry in self._staged.pop(token, {}).items():
             self.forget(sample)
             self._entries[sample] = entry
@@ -72,11 +74,11 @@ class End:
                 self.disk.put(sample, _ON_DISK.pack(entry.version, entry.checksum) + tensor_bytes(entry.value))
 
     def rollback(self, token: Hashable) -> None:
-        """Drop what a microbatch staged."""
+        """Drop the staged entries of a microbatch."""
         self._staged.pop(token, None)
 
     def rollback_all(self) -> None:
-        """Drop everything staged, as at a view change."""
+        """Drop all staged entries, as at a view change."""
         for token in list(self._staged):
             self.rollback(token)
 
@@ -89,7 +91,7 @@ class End:
             self.disk.drop(sample)
 
     def clear(self) -> None:
-        """Drop everything, as when the other end is another node."""
+        """Drop all entries, for example when the other end is a different node."""
         self._entries.clear()
         self._staged.clear()
         self.bytes = 0
@@ -101,7 +103,7 @@ class End:
         if entry is None and self.disk is not None and (data := self.disk.take(sample)) is not None:
             version, checksum = _ON_DISK.unpack_from(data)
             value = memoryview(data)[_ON_DISK.size :]
-            if zlib.crc32(value) == checksum:  # else the disk has lost it, and the sample goes whole
+            if zlib.crc32(value) == checksum:  # else the disk's copy is damaged: the sample is sent whole
                 entry = Entry(bytes_tensor(value, torch.bfloat16, self.device), version, checksum)
                 self._entries[sample] = entry
                 self.bytes += entry.value.nbytes

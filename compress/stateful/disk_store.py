@@ -1,4 +1,4 @@
-"""Samples that do not fit into memory: one unnamed file of equal slots, which is gone with the process."""
+"""Stores samples that do not fit into memory in one unnamed file of equal slots, which disappears with the process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections import OrderedDict
 
 
 class DiskStore:
-    """Bytes by sample id, all of one length; the ones that lie here longest make room.
+    """Bytes by sample id, all of one length; the oldest are dropped to make room.
 
-    max_bytes: of the file. folder: where it is, the system's folder for temporary files by default. ``problem`` says
-    why the disk took no more, in a sentence; then what is here stays, and nothing is added.
+    max_bytes: the file's largest size. folder: its folder, by default the system's for temporary files. ``problem``: a
+    sentence on the disk's first error; after it stored samples stay, and no more are added.
     """
 
     def __init__(self, max_bytes: int, folder: str | None = None) -> None:
@@ -29,7 +29,7 @@ class DiskStore:
         return len(self._slots)
 
     def put(self, sample: int, data: bytes | memoryview) -> None:
-        """Keep a sample's bytes, if there is room for any."""
+        """Store a sample's bytes, unless the disk has failed or the file has no slots."""
         self.drop(sample)
         self._size = self._size or len(data)
         if self.problem or len(data) != self._size or self._size > self.max_bytes:
@@ -51,7 +51,7 @@ class DiskStore:
         self._slots[sample] = slot
 
     def take(self, sample: int) -> bytes | None:
-        """A sample's bytes, which are not here any more after that; None if they are not here."""
+        """Remove a sample and return its bytes; None if it is not stored."""
         slot = self._slots.pop(sample, None)
         if slot is None:
             return None

@@ -1,4 +1,4 @@
-"""Error feedback: what was not sent is kept and added next time, and a step that fails changes nothing.
+"""Error feedback: the error of an encoding is kept and added next time; a step that fails changes nothing.
 
     feedback = Feedback("sign")
     step = feedback.begin({"layer.weight": gradient}, seed, step)   # encodes gradient + error
@@ -6,8 +6,9 @@
     feedback.commit(step)      # every worker had it, all finite: now the errors are those of this step
     feedback.abort(step)       # or: as if it had never been asked
 
-Errors are kept by (parameter name, range), never by position in a bucket, so that rebuilt buckets and another partition
-find theirs: ``state_dict`` has the ranges, ``load_state_dict`` and ``begin`` cut and join them as they are asked for.
+Errors are kept by (parameter name, range), never by position in a bucket, so that they survive rebuilt buckets and
+other
+partitions: ``state_dict`` has the ranges, and later ranges may be cut differently.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from ..specs.spec import Spec, check_contracts
 
 @dataclass
 class Pending:
-    """A step between begin and commit. blobs: to send; decoded: what they decode to (fp32, flat)."""
+    """A step between begin and commit. blobs: the blobs to send; decoded: their decoded values (fp32, flat)."""
 
     blobs: dict[str, bytes] = field(default_factory=dict)
     decoded: dict[str, torch.Tensor] = field(default_factory=dict)
     errors: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    """Names whose input was not finite, and why: the whole step must be dropped by everyone."""
+    """Name -> reason, for inputs that were not finite: all workers must then drop the whole step."""
 
 
 class Memory:
@@ -41,7 +42,7 @@ class Memory:
         self._pieces: dict[str, dict[int, torch.Tensor]] = {}
 
     def get(self, name: str, start: int, count: int, device: torch.device | str = "cpu") -> torch.Tensor:
-        """The error of a range: a fresh tensor, zero where nothing is kept."""
+        """The error of a range: a new tensor, zero where no error is kept."""
         out = torch.zeros(count, device=device)
         for at, piece in self._pieces.get(name, {}).items():
             low, high = max(at, start), min(at + piece.numel(), start + count)
@@ -50,7 +51,7 @@ class Memory:
         return out
 
     def put(self, name: str, start: int, error: torch.Tensor) -> None:
-        """Keep a range's error; what other pieces have of the range is cut away."""
+        """Keep a range's error; it replaces the parts of other pieces that overlap the range."""
         pieces, end = self._pieces.setdefault(name, {}), start + error.numel()
         for at, piece in list(pieces.items()):
             stop = at + piece.numel()
@@ -70,7 +71,8 @@ class Memory:
         return {f"{name}@{at}": piece.clone() for name, pieces in self._pieces.items() for at, piece in pieces.items()}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], merge: bool = False) -> None:
-        """Take the errors of a state; with ``merge``, beside what is kept (joining the states of several ranks)."""
+        """Load the errors of a state; with ``merge``, in addition to those that are kept (to join several ranks'
+        states)."""
         if not merge:
             self._pieces.clear()
         for key, piece in state.items():
@@ -83,9 +85,9 @@ class Memory:
 
 
 class Feedback:
-    """Error feedback around a codec, for named tensors. decay: the share of the error that is kept (1 is exact).
+    """Error feedback around a codec, for named tensors. decay: the fraction of the error that is kept (1: all of it).
 
-    CodecError for a codec whose error is larger than its input: what is kept would grow without bound."""
+    CodecError for a codec whose error may be larger than its input: the kept error would grow without bound."""
 
     def __init__(self, spec: str | Spec, decay: float = 1.0) -> None:
         self.codec = make(spec)
@@ -98,7 +100,7 @@ class Feedback:
         self, tensors: Mapping[str, torch.Tensor], seed: int = 0, step: int = 0, starts: Mapping[str, int] | None = None
     ) -> Pending:
         """Encode tensor + error of each. starts: the first element of each name's range (0). A begin that was neither
-        committed nor aborted is aborted. What is not finite is reported in ``refused``."""
+        committed nor aborted is aborted. Inputs that are not finite are listed in ``refused``."""
         pending = Pending()
         for index, (name, x) in enumerate(tensors.items()):
             start = 0 if starts is None else starts.get(name, 0)
@@ -116,7 +118,7 @@ class Feedback:
         return pending
 
     def commit(self, pending: Pending) -> bool:
-        """Keep the errors of a step that happened everywhere. False, and nothing is kept, if one is not finite."""
+        """Keep the errors of a step that all workers have taken. False, and no error is kept, if one is not finite."""
         if pending is not self._pending:
             raise CodecError("this step is not the one that was begun last, or is over")
         self._pending = None
