@@ -1,5 +1,5 @@
-"""The one error of this room."""
+"""PlanError: the one error that `scheduler` raises on purpose."""
 
 
 class PlanError(ValueError):
-    """A network, a workload or a wish that no plan can satisfy: one sentence that says what and why."""
+    """No plan can satisfy this network, workload or wish. The message is one sentence: what is impossible, and why."""

@@ -12,22 +12,20 @@ from .errors import PlanError
 
 @dataclass(frozen=True)
 class Plan:
-    """A decision of the scheduler. Frozen and comparable: two equal plans give equal views.
+    """A decision of the scheduler. Frozen and comparable by value: two equal plans give equal views.
 
     pipelines: node names in stage order, one tuple for each pipeline. A node may hold several stages of one pipeline
         (interleaved), never stages of two pipelines.
     stages: (first layer, last layer) of each stage, both inclusive.
     microbatches: how many microbatches of a step each pipeline takes; they add up to the batch.
-    pieces: into how many pieces each pipeline cuts its microbatches, for want of memory; empty: none does.
-    spares: node name -> why it is left out.
-    codecs: link class ("activations", "A>B" for one link, "updates" or "updates of stage N") -> codec.
-    overlap: steps that a round may be in flight, where the plan chose how updates travel; else None: the job says.
-    publishers: of each stage, the fraction of the blocks that each node of the group publishes, in pipeline order.
-    regions: nodes near each other, where rounds go in two levels, inside a region and between them; else empty.
-    schedule: the order in which nodes compute. in_flight: of each pipeline, how many microbatches each stage may have
-        in flight (1F1B); empty: the schedule's own.
-    chosen: keys of the job that say "auto" -> what the plan chose for them.
-    why: one sentence.
+    pieces: into how many pieces each pipeline cuts its microbatches, where a device has too little memory for a whole
+    one; empty: no pipeline cuts any. spares: node name -> why it is left out. codecs: link class ("activations", "A>B"
+    for one link, "updates" or "updates of stage N") -> codec. overlap: steps that a round may be in flight; None: the
+    job's own value counts. publishers: for each stage, the fraction of the blocks that each node of its group
+    publishes, in pipeline order. regions: the node names of each region, where rounds go in two levels (inside regions,
+    then between them); else empty. schedule: the order in which nodes compute. in_flight: for each pipeline, how many
+    microbatches each stage may have in flight (1F1B); empty: the schedule's own numbers. chosen: keys of the job that
+    say "auto" -> what the plan chose for them. why: one sentence.
     """
 
     pipelines: tuple[tuple[str, ...], ...]
@@ -45,7 +43,7 @@ class Plan:
     chosen: dict[str, int | bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # A plan written by hand may have lists; tuples make it comparable with one from the scheduler.
+        # A plan written by hand may have lists; with tuples it compares equal to one from the scheduler.
         object.__setattr__(self, "pipelines", tuple(tuple(row) for row in self.pipelines))
         object.__setattr__(self, "stages", tuple((int(first), int(last)) for first, last in self.stages))
         object.__setattr__(self, "microbatches", tuple(self.microbatches))
@@ -137,7 +135,8 @@ class Plan:
         return tuple(pipeline[stage] for pipeline in self.pipelines)
 
     def keeper(self, stage: int) -> str:
-        """The node of a group that sends the stage's part of a checkpoint; groups take turns by stage."""
+        """The node that sends the stage's file of a checkpoint: the one in pipeline `stage % pipelines`, so that
+        pipelines take turns."""
         return self.pipelines[stage % len(self.pipelines)][stage]
 
     def neighbours(self, node: str) -> tuple[str | None, str | None]:
@@ -171,8 +170,8 @@ class Plan:
     def publisher(self, stage: int, block: int, blocks: int) -> str:
         """The node that publishes a block of the stage's vector: contiguous runs, by each node's fraction.
 
-        Equal fractions where the plan has none. Every node with a fraction above 0 that is worth half a block or
-        more gets one; the runs cover all blocks.
+        Equal fractions where the plan has none. Every node whose fraction is worth half a block or more gets at least
+        one block; the runs cover all blocks.
         """
         group = self.group(stage)
         fractions = self.publishers[stage] if self.publishers else (1.0 / len(group),) * len(group)

@@ -1,4 +1,5 @@
-"""What a plan takes and why, in words and pictures, and what would help it or the machines it leaves out.
+"""How long a plan's step takes and why, in words and pictures, and which change would shorten the step or use the
+spares.
 
 No plan is changed here.
 """

@@ -22,7 +22,8 @@ def bottleneck_of(
     compute: float,
     depths: Depths = (),
 ) -> tuple[str, tuple[int, int]]:
-    """(words, devices) of a placement, int [d, nodes], with so many microbatches in flight."""
+    """(words, pair of device indices): what sets the pace of a placement, int [d, nodes]. depths: microbatches in
+    flight."""
     exchange = float(rounds.max())
     if (exchange > compute and estimator.workload.overlap) or exchange / estimator.workload.every > compute:
         return round_bottleneck(estimator, places, cut, rounds)
@@ -81,7 +82,8 @@ def constraints(
 
 
 def _lines(estimator: Estimator, stages: numpy.ndarray, cut: Cut) -> list[tuple[float, str, tuple[int, int]]]:
-    """The uplinks and downlinks of devices that send or take in more than one direction of a link."""
+    """(seconds, words, devices) of each device's own uplink and downlink, which carry its messages to, or from, both
+    neighbours."""
     out: dict[int, float] = {}
     into: dict[int, float] = {}
     other: dict[int, int] = {}

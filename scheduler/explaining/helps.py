@@ -13,14 +13,14 @@ from ..workloads.workload import Workload
 Timed = Callable[[Network, Workload], float]
 """Seconds of a step of the plan on another network, or of another workload with the same layers."""
 GAIN = 0.01
-"""A change that gains less is not worth a sentence."""
+"""A change that shortens a step by less than this part is not mentioned."""
 
 
 def best_help(
     network: Network, workload: Workload, pair: tuple[int, int], stages: int, pipelines: int, now: float, timed: Timed
 ) -> str:
-    """The best of the changes, with the seconds of a step by it. pair: the devices of the bottleneck, one twice where
-    it computes. now: seconds of a step."""
+    """The change that shortens a step most, in words, with the seconds of a step after it. pair: the two devices of the
+    bottleneck; the same device twice where compute is the bottleneck. now: seconds of a step without a change."""
     made = changes(network, workload, pair, stages, pipelines)
     trials = [(timed(other, changed), words) for words, other, changed in made]
     took, words = min(trials, default=(now, ""), key=lambda item: item[0])
@@ -60,7 +60,8 @@ def changes(
 def faster_lines(
     network: Network, workload: Workload, sender: int, receiver: int
 ) -> Iterator[tuple[str, Network, Workload]]:
-    """The link twice as fast both ways, or, where that is what limits it, the sender's or the receiver's own line."""
+    """The link with twice the bandwidth in both directions; or, where a device's own line limits the link, that
+    line."""
     names, rate = network.names, float(network.bandwidth[sender, receiver])
     up, down = float(network.upload[sender]), float(network.download[receiver])
     if min(up, down) <= rate:
@@ -76,7 +77,7 @@ def faster_lines(
         yield words, network.with_devices(devices), workload
         return
     if not network.written_out:
-        return  # one link of so many changes nothing that a table by region could say
+        return  # links are one table by region here: it can't hold a change of a single link
     bandwidth = network.bandwidth.copy()
     for row, column in ((sender, receiver), (receiver, sender)):
         bandwidth[row, column] *= 2

@@ -1,4 +1,4 @@
-"""What one change of the job would do for machines that a plan leaves out: each is planned and simulated."""
+"""Which one change of the job would let the spares of a plan train: each change is planned and simulated."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from ..workloads.workload import Workload
 from .predict import predict
 
 SELDOM = 20
-"""Steps between rounds that are tried."""
+"""Steps between two rounds in the change that makes rounds rarer."""
 MORE = 4
-"""Times the batch that is tried where it has too few microbatches for all machines."""
+"""The batch is tried this many times as large where it has fewer microbatches than there are machines."""
 MORE_OR_LESS = (2, 4, 8, 16)
-"""The same where the job says from which batch on a larger one helps little."""
+"""The multiples of the batch that are tried where the job has a critical batch, beyond which a larger batch helps
+little."""
 WORTH_SAYING, CLEARER = 1.2, 1.05
-"""What a change must gain to be said; and what a later one of the list must gain over an earlier one."""
+"""WORTH_SAYING: a change is mentioned from this many times the plan's tokens a second. CLEARER: a later change of the
+list replaces an earlier one from this many times the earlier one's tokens a second."""
 PLAIN_BITS = 32.0
 
 
 def changes(network: Network, workload: Workload) -> Iterator[tuple[str, Workload]]:
-    """(words of the job, the workload with them), what costs a training least first."""
+    """(keys of the job in words, the workload with these keys), the change that costs the training least first."""
     sent = workload.microbatch * max((layer.activation for layer in workload.layers[:-1]), default=1)
     if workload.schedule == "gpipe":
         yield 'parallel.schedule = "1f1b"', replace(workload, schedule="1f1b")
@@ -52,8 +54,9 @@ def changes(network: Network, workload: Workload) -> Iterator[tuple[str, Workloa
 
 
 def instead(network: Network, workload: Workload, made: Plan, time_limit: float, seed: int = 0) -> str:
-    """The change that gains most, in a sentence with who trains then and how many times the tokens, those that count
-    where the job has a critical batch; empty where none gains WORTH_SAYING. time_limit: seconds for all of them."""
+    """A sentence: the change that gains most, how many machines train with it, and how many times as many tokens a
+    second (where the job has a critical batch: tokens that count, see Workload.counts). Empty where no change gains
+    WORTH_SAYING. time_limit: seconds for all changes together."""
     now = predict(network, workload, made).tokens_per_second * workload.counts
     what = "the tokens" if workload.critical_batch is None else "the tokens that count"
     tried = list(changes(network, workload))

@@ -18,13 +18,13 @@ COLOURS = ("#3366cc", "#dc7a1e", "#2e8b57", "#8e4bb8", "#b8860b", "#c2477f", "#2
 FORWARD, BACKWARD, SEND, WAIT = "#5b8def", "#f2994a", "#8bc79a", "#eeeeee"
 RED = "#c0262d"
 NAMED, ROUNDS_SHOWN = 40, 16
-"""Devices up to which each has its name, and pipelines up to which rounds are drawn."""
+"""Most devices that are labelled with their names, and most pipelines whose rounds are drawn."""
 SHOWN = 12
-"""Microbatches of a pipeline in the timeline."""
+"""Most microbatches of a pipeline that the timeline shows."""
 LONGEST = 130
-"""Letters of the first line."""
+"""Most letters of the picture's first line."""
 ROOM = 34.0
-"""Around the devices of a region, for its name and what its links carry."""
+"""Pixels around a region's devices, where the name and the rates of its links are written."""
 STYLE = "font-family:system-ui,sans-serif"
 
 
@@ -117,7 +117,8 @@ def _map(network: Network, plan: Plan, prediction: Prediction, width: int) -> tu
 
 
 def _connections(network: Network, plan: Plan) -> Iterator[tuple[int, int, str, bool]]:
-    """(device, device, colour, whether it is for rounds) of what the plan sends: hops, and each group in its order."""
+    """(device, device, colour, whether it carries rounds) of each line to draw: the hops of the pipelines, and for each
+    group its members one after another."""
     for pipeline, row in enumerate(plan.pipelines):
         for one, other in itertools.pairwise(row):
             if one != other:
@@ -129,7 +130,7 @@ def _connections(network: Network, plan: Plan) -> Iterator[tuple[int, int, str, 
 
 
 def _named_in(words: str, names: Sequence[str]) -> set[str]:
-    """The names that the words have whole: n1 is not in n10."""
+    """The names that occur in the words as whole names: "n10" does not contain n1."""
     return {name for name in names if re.search(rf"(?<![\w/.-]){re.escape(name)}(?![\w/.-])", words)}
 
 
@@ -149,8 +150,8 @@ def _line(start: tuple[float, float], end: tuple[float, float], colour: str, wid
 def _timeline(
     network: Network, plan: Plan, prediction: Prediction, trace: Trace, width: int, top: float
 ) -> tuple[list[str], float]:
-    """A row for each device of up to two pipelines (the slowest one first): computes, sends, waits; and how long the
-    slowest round is."""
+    """A row for each device of up to two pipelines, the slowest pipeline first: when it computes, sends and waits. The
+    title has the seconds of the slowest round."""
     done = [max(float(trace.done[network.index[node]]) for node in row) for row in plan.pipelines]
     shown = sorted(range(len(done)), key=lambda pipeline: -done[pipeline])[:2]
     rows = [network.index[node] for pipeline in shown for node in dict.fromkeys(plan.pipelines[pipeline])]

@@ -17,12 +17,13 @@ KNOWN = {
     "mumbai": (19.1, 72.9), "singapore": (1.3, 103.8), "hongkong": (22.3, 114.2), "taiwan": (25.0, 121.5),
     "seoul": (37.6, 127.0), "osaka": (34.7, 135.5), "tokyo": (35.7, 139.7), "sydney": (-33.9, 151.2),
 }  # fmt: skip
-"""Degrees north and east of places whose names clusters have."""
+"""Degrees north and east of the places whose names usually occur in cluster files."""
 Point = tuple[float, float]
 
 
 def centres(sizes: Mapping[str, float], width: float, top: float) -> tuple[dict[str, Point], float]:
-    """(region -> the middle of its disc, the lowest edge). sizes: radius of each disc with what is written at it."""
+    """(region -> the middle of its disc, the lowest edge). sizes: pixels, radius of each disc with the text around
+    it."""
     names = list(sizes)
     known = [KNOWN.get(re.sub(r"[^a-z]", "", name.lower())) for name in names]
     found = [one for one in known if one is not None]
@@ -45,7 +46,8 @@ def centres(sizes: Mapping[str, float], width: float, top: float) -> tuple[dict[
 
 
 def _on_the_map(places: Sequence[Point], width: float, height: float) -> list[Point]:
-    """Longitude to the right and latitude upwards, both as wide as the places are; the Pacific lies at the edge."""
+    """Longitude to the right, latitude upwards, scaled so that the places fill the picture; the Pacific is where the
+    map is cut."""
     norths, easts = [north for north, _ in places], [east for _, east in places]
     wide, tall = max(max(easts) - min(easts), 1.0), max(max(norths) - min(norths), 1.0)
     across = min(width / wide, 3 * height / tall)
@@ -55,7 +57,7 @@ def _on_the_map(places: Sequence[Point], width: float, height: float) -> list[Po
 
 
 def _apart(at: list[Point], sizes: Sequence[float]) -> list[Point]:
-    """Moved until no two discs overlap, or for so many rounds."""
+    """The points, moved apart until no two discs overlap, or until the loop has run its fixed number of times."""
     points = [list(point) for point in at]
     for _ in range(200):
         moved = False

@@ -24,17 +24,17 @@ from .explain import bottleneck_of
 from .helps import best_help
 
 FEW_HELPS = 128
-"""Devices that train up to which each change that might help is simulated; of more it is estimated."""
+"""Most training devices for which a change that might help is simulated; with more devices its gain is estimated."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a step of a plan takes and why.
+    """How long a step of a plan takes, and why.
 
     step_s: seconds. bubble: the part of the devices' time in a step in which they don't compute. compute_s: seconds
     of the slowest pipeline's forwards and backwards, round_s: of the slowest group's round. bottleneck: what sets the
-    pace, in words. helps: what would help most, with the number. cost_per_million_tokens: dollars, where every used
-    device has a price. seconds: part of a step -> seconds.
+    pace, in words. helps: the change that would shorten a step most, and by how much. cost_per_million_tokens: dollars,
+    where every training device has a price, else None. seconds: name of a part of a step -> its seconds.
     """
 
     step_s: float

@@ -1,7 +1,7 @@
-"""Matrices of links that are not written out: of thousands of devices they would take gigabytes.
+"""Matrices of links kept as a table by region: written out for thousands of devices, they would take gigabytes.
 
-What is known of so many devices is where they are, and so a table of regions; a matrix of it answers [rows, columns]
-for arrays of device indices that numpy can broadcast, as an array of [n, n] does.
+With so many devices only their regions are known, so one table of regions describes all links. A matrix made from it is
+indexed as an array [n, n] is: [rows, columns], int arrays of device indices that numpy can broadcast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WRITTEN_OUT = 1100
 
 
 class Gathered:
-    """An [n, n] matrix by a function of (rows, columns), int arrays of one shape."""
+    """An [n, n] matrix whose entries a function computes from (rows, columns), int arrays of one shape."""
 
     def __init__(self, count: int, values: Callable[[numpy.ndarray, numpy.ndarray], Matrix]) -> None:
         self.shape = (count, count)
@@ -31,8 +31,8 @@ class Gathered:
 
 
 class Blocks(Gathered):
-    """table: float64 [r, r], of the regions where both ends are. home: int [n], of each device. diagonal: of a device
-    and itself."""
+    """An [n, n] matrix by regions. table: float64 [r, r], the entry for each pair of regions. home: int [n], each
+    device's region. diagonal: the entry of a device with itself."""
 
     def __init__(self, home: numpy.ndarray, table: Matrix, diagonal: float) -> None:
         self.home, self.table, self.diagonal = home, table, diagonal
@@ -45,13 +45,13 @@ class Blocks(Gathered):
         rows, columns = (numpy.asarray(each) for each in index)
         if rows.ndim != 2 or columns.ndim != 2 or rows.shape[1] != 1 or columns.shape[0] != 1:
             return super().__getitem__((rows, columns))
-        # A square of devices: rows of the table first, then columns, takes a fifth of the time.
+        # A block of rows x columns: taking the table's rows first, then its columns, takes a fifth of the time.
         square = self.table[self.home[rows[:, 0]]][:, self.home[columns[0]]]
         square[rows == columns] = self.diagonal
         return square
 
     def take(self, picked: numpy.ndarray) -> Blocks:
-        """Of some of the devices, int [m]."""
+        """The matrix of some of the devices: [m, m] for picked, int [m]."""
         return Blocks(self.home[picked], self.table, self.diagonal)
 
     def written_out(self) -> Matrix:

@@ -1,8 +1,8 @@
 """A cluster in words: ``8xH100@oregon 4x4090@home:200mbit/20mbit`` instead of a file.
 
 What a card computes is 40 % of what its data sheet says for dense bf16 (fp16 where it has no bf16), which is what good
-training code reaches; a run measures its own. Prices are usual ones of rented cards in 2025, for comparisons; who pays
-others writes a cluster file.
+training code reaches; a run measures its own. Prices are usual ones of rented cards in 2025, for comparisons; for other
+prices write a cluster file.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def in_words(text: str) -> bool:
 
 
 def cluster_of(text: str) -> Network:
-    """The network of such words: COUNTxCARD@PLACE, and after a colon the place's line, DOWN/UP or one rate for both.
+    """The network that the words describe: COUNTxCARD@PLACE, and after a colon the place's line, DOWN/UP or one rate
+    for both directions.
 
     All devices of a place share its line. PlanError names the word that is wrong.
     """

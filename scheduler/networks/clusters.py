@@ -22,7 +22,7 @@ else:
     import tomli as tomllib
 
 MOST = 1e9
-"""The largest number that a file may have: beyond it is a slip of the pen, or of the unit."""
+"""The largest number that a file may have: a larger one is a typing error or in another unit."""
 CLUSTER_KEYS = (
     "regions",
     "devices_per_region",
@@ -146,7 +146,7 @@ def _devices(cluster: Mapping[str, Any], regions: list[str], where: str) -> list
         taken[region] += 1
         mine = waiting[region]
         devices.append(mine[index] if index < len(mine) else Device(f"{region}/{index}", region))
-    # Devices listed without devices_per_region: the list alone says who is there, in its order.
+    # Regions without a number in devices_per_region have the devices of the list, in its order.
     devices += [device for device in given if device.region not in wanted]
     if not devices:
         raise PlanError(f"{where}: there is no device: give devices_per_region or devices")
@@ -154,7 +154,7 @@ def _devices(cluster: Mapping[str, Any], regions: list[str], where: str) -> list
 
 
 def _number(value: Any) -> bool:
-    """Whether a file may have it for a rate, a delay, a speed, a size or a price."""
+    """Whether the value is a finite number from 0 to MOST: a rate, a latency, a speed, a size or a price."""
     return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value <= MOST
 
 

@@ -13,12 +13,13 @@ from ..errors import PlanError
 Matrix = NDArray[numpy.float64]
 
 DEFAULT_TFLOPS = 50.0
-"""What a device without a measured speed is taken to reach in training."""
+"""Tflop/s that a device without a measured speed is assumed to reach in training."""
 
 MOST_EVICTIONS = 60.0
-"""An hour: a machine that leaves more often than once a minute trains nothing."""
+"""Evictions an hour, at most: a machine that leaves more often than once a minute trains nothing."""
 VIEW_CHANGE_S = 30.0
-"""Seconds that a view change after a leave costs everybody: noticing, a plan, and fetching what is missing."""
+"""Seconds that a view change costs all nodes after one leaves: noticing it, planning, and fetching the missing
+state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,9 @@ class Device:
     """One node's device.
 
     tflops: 10^12 floating point operations a second that training reaches. memory_bytes: None for enough.
-    upload, download: bit/s that all its links share, None for no limit of its own. price: dollars an hour. evictions:
-    times an hour that it is taken away (a spot machine), each of which costs all a view change.
+    upload, download: bit/s that all of the device's links share, None where only the links limit it. price: dollars an
+    hour. evictions: how often an hour the machine is taken away (a spot machine); each time costs all nodes a view
+    change.
     """
 
     name: str

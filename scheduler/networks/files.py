@@ -1,4 +1,4 @@
-"""JSON files that a person names: read, or refused with the place of the mistake."""
+"""Reads JSON files that a person names; an error says at which line and column the file is wrong."""
 
 from __future__ import annotations
 

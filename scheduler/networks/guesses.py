@@ -1,12 +1,12 @@
-"""Links that nobody measured, from those that were, and those that were measured long ago.
+"""Estimates for links that nobody measured, and caution about links that were measured long ago.
 
-Latency: the shortest way over devices between which it is known; the real one is hardly longer, and among devices of
-one place not much shorter. Rate: what the sender's best link carries, or the receiver's best, whichever is less: of two
-ends on lines of their own the narrower line decides.
+Latency: the length of the shortest path over measured links. The real latency is hardly longer, and between devices of
+one place not much shorter. Rate: the smaller of the sender's fastest measured link and the receiver's, because the
+narrower of the two lines limits the link.
 
-Age: what a burst found an hour ago may have changed, and what training shows now has not. So an old rate counts with a
-part of itself, never below the slowest line that its ends have shown: between two links that were measured alike a plan
-takes the one that it knows, and it does not leave links that it uses for numbers of yesterday.
+Age: a rate that a burst measured an hour ago may have changed; a rate that training shows now has not. So an old rate
+is multiplied by a confidence below 1, but never falls below the slowest link of either end. Of two links with equal
+rates a plan then takes the one measured last, and it does not leave links that it uses for links whose numbers are old.
 """
 
 from __future__ import annotations
@@ -19,32 +19,33 @@ from numpy.typing import NDArray
 Matrix = NDArray[numpy.float64]
 
 HOPS = 3
-"""Times that ways are joined: after that a way has up to 2^HOPS links."""
+"""How often paths are joined to longer ones: after that a path has up to 2^HOPS links."""
 CLOSEST = 24
-"""Of each device, the nearest known ones over which ways are sought."""
+"""Paths are sought over this many of a device's nearest neighbours."""
 
 
 OLD_S = 3600.0
 """Seconds after which a measurement has lost half of what it loses by age."""
 LEAST = 0.75
-"""The part of itself with which the oldest measurement counts."""
+"""The confidence of the oldest measurements: the factor on their rate."""
 
 
 def confidence_of(age: float) -> float:
-    """From 1 (just now, or shown by training) to LEAST. age: seconds."""
+    """The factor on a measured rate, from 1 (measured just now, or shown by training) down to LEAST. age: seconds."""
     return LEAST + (1.0 - LEAST) * math.pow(0.5, max(0.0, age) / OLD_S)
 
 
 def cautious(rates: Matrix, confidence: Matrix, lines: Matrix) -> Matrix:
-    """float64 [n, n] bit/s: what to count with. rates: measured or guessed. confidence: 0 for a guess, which is
-    cautious already. lines: the slowest that either end has shown (slowest_lines)."""
+    """float64 [n, n] bit/s: the rates that a plan counts with. rates: bit/s, measured or guessed. confidence: 0 for a
+    guess, which stays as it is because guesses are low already. lines: bit/s, from slowest_lines."""
     floor = numpy.minimum(rates, lines)
     counted: Matrix = numpy.where(confidence > 0, numpy.maximum(rates * confidence, floor), rates)
     return counted
 
 
 def fill_latency(known: Matrix, otherwise: float) -> Matrix:
-    """float64 [n, n] seconds one way, nan where it was not measured: with those as the shortest known way."""
+    """float64 [n, n] seconds one way: `known` with each nan (not measured) replaced by the shortest path over measured
+    links, or by `otherwise` where there is none."""
     ways = numpy.where(numpy.isnan(known), numpy.inf, known)
     numpy.fill_diagonal(ways, 0.0)
     missing = numpy.isnan(known)
@@ -62,10 +63,11 @@ def fill_latency(known: Matrix, otherwise: float) -> Matrix:
 
 
 def slowest_lines(known: Matrix, otherwise: float) -> Matrix:
-    """float64 [n, n] bit/s: the slowest that is known of what the sender sends and the receiver takes in.
+    """float64 [n, n] bit/s: the slowest measured rate among the sender's outgoing and the receiver's incoming links.
 
-    Of a few devices a link is missing because its test did not end: then it is no better than the worst that either end
-    has shown, and a plan must not prefer it for being unknown. A link that carries nothing (0) does not count.
+    With few devices a link lacks a measurement only because its test did not end. It is then assumed no better than the
+    worst link of either end, so that no plan prefers a link for being unknown. A link that carries nothing (0) is left
+    out of the minimum.
     """
     rates = numpy.where(numpy.isnan(known) | (known == 0), numpy.inf, known)
     numpy.fill_diagonal(rates, numpy.inf)
@@ -76,7 +78,8 @@ def slowest_lines(known: Matrix, otherwise: float) -> Matrix:
 
 
 def fill_bandwidth(known: Matrix, otherwise: float) -> Matrix:
-    """float64 [n, n] bit/s, nan where it was not measured: with those as the narrower of both ends' best lines."""
+    """float64 [n, n] bit/s: `known` with each nan (not measured) replaced by the smaller of the sender's fastest
+    outgoing and the receiver's fastest incoming link."""
     rates = numpy.where(numpy.isnan(known), 0.0, known)
     numpy.fill_diagonal(rates, 0.0)
     out, into = rates.max(axis=1), rates.max(axis=0)

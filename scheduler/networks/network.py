@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 DEFAULT_LATENCY = 0.05
 DEFAULT_BANDWIDTH = 100e6
-"""What a link without a measurement is taken to have: 50 ms one way, 100 Mbit/s."""
+"""Assumed for a link without a measurement: 50 ms one way, 100 Mbit/s."""
 ALL_MEASURED = 33
-"""Of so many devices every link is measured; of more, the others are estimated."""
+"""Up to this many devices every link is measured; with more, some links are measured and the others estimated."""
 NOISE = 0.12
-"""Measurements of one link vary so much; a gain below it is not believed."""
+"""Relative spread of repeated measurements of one link; a smaller gain than this is taken for noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
     """One direction between two devices: one-way latency in seconds, bandwidth in bit/s.
 
-    confidence is 1 for a fresh measurement and 0 for a guess; age is the measurement's in seconds.
+    confidence is 1 for a fresh measurement and 0 for a guess; age is the seconds since the measurement.
     """
 
     latency: float = DEFAULT_LATENCY
@@ -49,7 +49,8 @@ class Network:
     0 seconds and infinite bandwidth. A link that does not exist has infinite latency and bandwidth 0.
     site_upload, site_download: region -> bit/s that all links leaving or entering the region share.
 
-    Given as Blocks, and of more than WRITTEN_OUT devices, both stay tables by region that answer [rows, columns].
+    Where both are given as Blocks and there are more than WRITTEN_OUT devices, they stay tables by region; index them
+    by [rows, columns].
     """
 
     def __init__(
@@ -138,11 +139,11 @@ class Network:
     ) -> Network:
         """The network of a coordinator's live measurements: (from, to) -> one-way seconds, and bit/s.
 
-        A pair that was measured in the other direction only takes that number. One that was never measured takes
-        `default` (50 ms, 100 Mbit/s) or the slowest line known of either end, with confidence 0; without a `default`
-        and with more than ALL_MEASURED devices it is estimated from the links that were (guesses.py). Pairs that name
-        an unknown device are ignored. A bandwidth of 0 means that the two can't reach each other. Measurements with a
-        confidence below 1 count with less than they say (guesses.py).
+        A pair that was measured in one direction only has that number in both. A pair that was never measured gets
+        `default` (50 ms, 100 Mbit/s) or the slowest measured link of either end, with confidence 0; without a `default`
+        and with more than ALL_MEASURED devices its numbers are estimated from the measured links (guesses.py). Pairs
+        that name an unknown device are ignored. A bandwidth of 0 means that the two can't reach each other. A rate with
+        a confidence below 1 counts as less than was measured (guesses.py).
         """
         fallback = default or Link(confidence=0.0)
         index = {device.name: position for position, device in enumerate(devices)}
@@ -165,7 +166,7 @@ class Network:
             rates = numpy.where(numpy.isnan(rates), slowest_lines(rates, fallback.bandwidth), rates)
         else:
             seconds, rates = measured(latency), measured(bandwidth)
-            seconds[rates == 0] = numpy.nan  # no way leads over a link that carries nothing
+            seconds[rates == 0] = numpy.nan  # no path may use a link that carries nothing
             seconds = fill_latency(seconds, fallback.latency)
             rates = fill_bandwidth(rates, fallback.bandwidth)
         sure = matrix(confidence or known, 0.0)
@@ -245,7 +246,7 @@ class Network:
     @cached_property
     def graph(self) -> networkx.DiGraph[str]:
         """The directed graph: nodes carry `device`, edges carry `latency`, `bandwidth`, `confidence` and `age`."""
-        import networkx  # a tenth of a second, and most who have a network never ask for its graph
+        import networkx  # importing networkx takes 0.1 s, and few callers need the graph
 
         graph: networkx.DiGraph[str] = networkx.DiGraph()
         for device in self.devices:
@@ -302,7 +303,8 @@ class Network:
 
 
 def components(network: Network) -> list[list[int]]:
-    """Device indices in parts that can reach each other both ways, the largest part first."""
+    """The connected components, as device indices, the largest first: inside one, each device can reach each other one
+    in both directions."""
     if not network.written_out:
         return _parts_by_region(cast(Blocks, network.bandwidth))
     linked = (network.bandwidth > 0) & (network.bandwidth.T > 0)
@@ -321,7 +323,8 @@ def components(network: Network) -> list[list[int]]:
 
 
 def _parts_by_region(bandwidth: Blocks) -> list[list[int]]:
-    """As components, of regions: those of one that don't reach each other may still meet in another."""
+    """The same by regions: devices of one region that can't reach each other may be connected through another
+    region."""
     table = bandwidth.table
     linked = (table > 0) & (table.T > 0)
     here = numpy.unique(bandwidth.home).tolist()

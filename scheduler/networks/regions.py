@@ -13,11 +13,13 @@ NEAR_S = 0.008
 and nearest neighbours are 10 ms apart."""
 
 MOST_TOGETHER = 32
-"""Members of a group that all exchange with each other: of more, each would hold a connection to as many."""
+"""Largest group in which all members exchange with all others: in a larger one each member would hold too many
+connections."""
 
 
 def region_numbers(network: Network) -> numpy.ndarray:
-    """int [n]: the number of each device's region. Without names of regions, whoever a chain of near links joins."""
+    """int [n]: the number of each device's region. Where a device has no region's name, regions are the sets of devices
+    that chains of near links (NEAR_S) connect."""
     if all(device.region for device in network.devices):
         number = {region: at for at, region in enumerate(network.regions)}
         return numpy.array([number[device.region] for device in network.devices])
@@ -38,9 +40,9 @@ def region_numbers(network: Network) -> numpy.ndarray:
 def cut_regions(numbers: numpy.ndarray, places: numpy.ndarray) -> numpy.ndarray:
     """int [n]: the regions in which a placement's rounds go in two levels.
 
-    numbers: int [n], of each device's region; places: int [d, nodes]. As they are where groups are small. Of groups of
-    more than MOST_TOGETHER, regions are cut into pieces of about the square root of a group, and regions with few
-    members are put together: each member then exchanges with about three times that root, not with all.
+    numbers: int [n], each device's region; places: int [d, nodes]. In groups of up to MOST_TOGETHER members the regions
+    stay as they are. In larger groups, regions are cut into pieces of about sqrt(group size) members, and regions with
+    few members are merged: each member then exchanges with about three times that root of others, not with all.
     """
     count = len(places)
     if count <= MOST_TOGETHER:

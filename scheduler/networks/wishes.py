@@ -1,4 +1,4 @@
-"""What somebody wants of a plan in money and time, in words: prices of their own, a deadline, a number of tokens."""
+"""What a person asks of a plan in money and time, read from text: prices, a deadline, a number of tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(h|d|w)", re.IGNORECASE)
 _TIMES = {"h": 3600.0, "d": 86400.0, "w": 604800.0}
 MOST_DOLLARS = 1e6
-"""An hour of one machine: beyond it is a slip of the pen."""
+"""Dollars an hour of one machine, at most: a larger number is a typing error."""
 
 
 def tokens_of(text: str) -> float:
@@ -34,7 +34,8 @@ def seconds_of(text: str) -> float:
 
 
 def speed_for(tokens: float | None, deadline: str) -> float:
-    """Tokens a second that train so many tokens by a deadline. PlanError where nobody says how many."""
+    """Tokens a second that are needed to train `tokens` within the time `deadline` (as "36h"). PlanError where tokens
+    is None."""
     seconds = seconds_of(deadline)
     if tokens is None:
         raise PlanError(
@@ -44,8 +45,9 @@ def speed_for(tokens: float | None, deadline: str) -> float:
 
 
 def with_prices(network: Network, text: str) -> Network:
-    """The network with dollars an hour as `NAME=DOLLARS,...` says: NAME is a device, a place or a card in the name of
-    a device, as 4090 in home/0-4090; a device takes the price that names it most closely. PlanError otherwise.
+    """The network with the prices of `NAME=DOLLARS,...` in dollars an hour. NAME is a device, a place, or a card in the
+    name of a device, as 4090 in home/0-4090; a device's own name counts before its place, and its place before its
+    card. PlanError for other text.
     """
     wished: dict[str, float] = {}
     for word in text.replace(",", " ").split():

@@ -1,4 +1,4 @@
-"""Which links get which codec: the gentlest with which a step takes as long as with the strongest where it matters."""
+"""Which links get which codec: on each link the least lossy codec that does not make the step longer."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ..timing.estimate import Estimator, link_class
 from ..workloads.workload import CodecChoice, Workload
 
 SLOWER = 0.02
-"""A gentler codec may cost this part of a step."""
+"""A less lossy codec may make a step longer by this part."""
 MOST_TRIED, MOST_DEVICES = 48, 256
-"""Classes of links, and devices, up to which each choice is held against the whole step; of more, against the compute
-of the stages at the link."""
+"""Most link classes, and most devices, for which each choice is judged by the whole step's time; beyond either, by the
+compute of the stages at the link's ends."""
 
 
 @dataclass(frozen=True)
 class Used:
-    """A class of links as the pipelines use it. per_bit: seconds a bit of the slowest. elements: of a message over it.
-    period: seconds that the stages at its ends compute for a microbatch."""
+    """One link class as the pipelines use it. per_bit: seconds a bit of its slowest link. elements: of one message.
+    period: seconds that the slower stage at its ends computes for a microbatch."""
 
     per_bit: float
     elements: int
@@ -31,8 +31,9 @@ def choose_codecs(estimator: Estimator, found: Candidate) -> dict[str, str]:
     """Link class -> codec, for the classes that the candidate's pipelines use.
 
     A class is "REGION" inside a region and "REGION>REGION" between two; without regions, "NODE>NODE". The choice is
-    among `workload.codecs`, the least lossy first. Each class begins with the one that ends soonest on it alone; then,
-    the fastest links first, each takes the least lossy one with which the step is no longer by more than SLOWER.
+    among `workload.codecs`, the least lossy first. Each class begins with the codec whose messages arrive soonest.
+    Then, the fastest links first, each class takes the least lossy codec that makes the step no longer than SLOWER of
+    it.
     """
     workload = estimator.workload
     if not workload.codecs:
@@ -59,7 +60,7 @@ def choose_codecs(estimator: Estimator, found: Candidate) -> dict[str, str]:
 
 
 def classes(estimator: Estimator, found: Candidate) -> dict[str, Used]:
-    """The classes of links over which the candidate's stages talk."""
+    """The link classes over which the candidate's neighbouring stages send."""
     workload, cut = estimator.workload, found.cut
     rows = numpy.tile(found.places, (1, cut.chunks))
     compute = cut.work[None, :] / estimator.speed[rows] * (1 + workload.backward_ratio)
@@ -79,8 +80,8 @@ def classes(estimator: Estimator, found: Candidate) -> dict[str, Used]:
 
 
 def best_codec(workload: Workload, link: Used) -> str:
-    """The least lossy codec with which a microbatch's exchange over one link takes no longer than with any other, never
-    counting a gain below the stages' own time."""
+    """The least lossy codec with which the link's messages of a microbatch, or the compute of the stages at its ends
+    where that takes longer, are within SLOWER of the shortest time."""
     least = min(_cost(link, codec) for codec in workload.codecs)
     return next(codec.name for codec in workload.codecs if _cost(link, codec) <= least * (1 + SLOWER))
 
@@ -91,7 +92,7 @@ def _cost(link: Used, codec: CodecChoice) -> float:
 
 
 def _soonest(workload: Workload, link: Used) -> CodecChoice:
-    """What ends soonest on the link alone, coding counted."""
+    """The codec with the least seconds on this link alone, coding included."""
 
     def cost(codec: CodecChoice) -> float:
         return link.elements * (max(codec.forward, codec.backward) * link.per_bit + codec.seconds)

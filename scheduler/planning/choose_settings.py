@@ -1,12 +1,11 @@
 """What a plan chooses of the job beside a placement: steps between rounds, the schedule, recompute, and microbatches.
 
-Each choice is made by planning it: the plans are compared by the seconds of a step as simulated, and the plan's `why`
-says what the next other choice would have given.
+Each choice is made by planning with it. The plans are compared by the simulated seconds of a step, and the plan's `why`
+says what the next best choice would have given.
 
-* Recompute and the schedule change no number that is learnt, so the fastest is taken; the plainest of those that are
-  about as fast.
-* Larger microbatches compute faster, smaller ones fill a pipeline better and need less memory: the usual one is taken,
-  unless the next larger or smaller ones make a step shorter.
+* Recompute and the schedule change no weight, so the fastest is taken; of about equally fast ones, the plainest.
+* Larger microbatches compute faster, smaller ones fill a pipeline better and need less memory: the usual size is taken,
+unless the next larger or smaller one makes a step shorter.
 * Rarer rounds cost loss, so rounds are as frequent as the network allows: the fewest steps between them with which the
   plan has ENOUGH of the speed that the rarest would give.
 """
@@ -27,20 +26,20 @@ from ..workloads.workload import Workload
 from .replan import as_candidate
 
 ENOUGH = 0.9
-"""The part of the speed with the rarest rounds that more frequent ones must reach."""
+"""More frequent rounds must reach this part of the speed that the rarest rounds give."""
 SLOWER = 0.02
-"""A plainer choice may cost this part of a step."""
+"""A plainer choice may make a step longer by this part."""
 MOST_DEVICES = 256
-"""Of more devices a plan in force keeps what it chose."""
+"""With more devices than this, a plan in force keeps its choices."""
 
 LEAST_S = 1e-3
-"""Seconds for a plan where no time is left."""
+"""Seconds that a plan gets where no time is left."""
 IN_FORCE = 0.2
-"""The part of the time for a plan with the choices in force."""
+"""The part of the time that goes to a plan with the choices in force."""
 
 Planned = Callable[[Workload, float, Plan | None], Plan]
-"""A plan for a workload that leaves nothing open, found in so many seconds, from a plan with other choices where there
-is one. PlanError: there is none."""
+"""(a workload that leaves nothing open, seconds for the search, a plan with other choices to begin with or None) -> a
+plan. Raises PlanError where there is none."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +59,11 @@ def plan_settings(
     current: Plan | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Plan:
-    """The plan with the best choices for what ``workload`` leaves open. PlanError: no choice has one.
+    """The plan with the best choices for what ``workload`` leaves open. PlanError where no choice has a plan.
 
-    current: the one in force. It keeps its choices unless others make a step shorter by more than measurements vary,
-    or rounds can be more frequent: from there nothing leads back but a gain of that size. The time is divided among
-    the plans that are still to be made; each but the first begins with one that was made before, so that a small part
-    is enough.
+    current: the plan in force. Its choices stay unless others shorten a step by more than measurements vary, or rounds
+    can be more frequent; going back to rarer rounds again takes a gain of that size. The time is divided among the
+    plans still to be made. Each plan but the first begins with one made before, so a small part of the time is enough.
     """
     deadline = clock() + time_limit
     kept = None if current is None else _in_force(network, workload, planned, time_limit, current)
@@ -105,7 +103,7 @@ def _timed(network: Network, workload: Workload, plan: Plan) -> Made:
 
 
 class _Tries:
-    """Plans with one choice and another, each made once."""
+    """The plans that were made with different choices; each combination is planned once."""
 
     def __init__(
         self,
@@ -149,12 +147,14 @@ class _Tries:
         return self._made[fixed]
 
     def _begin(self, fixed: Workload) -> Plan | None:
-        """The plan to begin with, where there is a microbatch for each of its pipelines."""
+        """An earlier plan to begin with; None where the new batch has fewer microbatches than that plan has
+        pipelines."""
         near = self._near
         return near if near is None or len(near.pipelines) <= fixed.microbatches else None
 
     def plainest(self) -> Made:
-        """The plan with the rarest rounds and the first schedule and recompute that have one. PlanError: none has."""
+        """The plan with the rarest rounds and the first schedule and recompute setting for which there is a plan.
+        PlanError where there is none for any."""
         tried = []
         for kind in self._kinds:
             tried.append(self.made(None, *kind))
@@ -163,14 +163,14 @@ class _Tries:
         raise next(one for one in tried if isinstance(one, PlanError))
 
     def kind(self, made: Made) -> Made:
-        """The best schedule and recompute with the rounds and the microbatch of a plan."""
+        """The plan with the best schedule and recompute setting; rounds and microbatch as in `made`."""
         tried = [self.made(made.workload.every, *kind, made.workload.microbatch) for kind in self._kinds]
         found = [one for one in tried if isinstance(one, Made)]
         limit = min(one.seconds for one in found) * (1 + SLOWER)
         return next(one for one in found if one.seconds <= limit)
 
     def every(self, rarest: Made) -> Made:
-        """The most frequent rounds with ENOUGH of the speed."""
+        """The plan with the most frequent rounds that reaches ENOUGH of the speed of `rarest`."""
         low, high, best = 0, len(self._steps) - 1, rarest
         while low < high:  # steps[high] is enough
             middle = (low + high) // 2
@@ -182,7 +182,8 @@ class _Tries:
         return best
 
     def size(self, made: Made) -> Made:
-        """The plan with larger microbatches, or else smaller ones, as long as each next size makes a step shorter."""
+        """The plan with larger microbatches, or else with smaller ones, for as long as the next size shortens a
+        step."""
         own = made.workload
         for towards in (1, -1):
             best, at = made, self._sizes.index(own.microbatch) + towards
@@ -196,7 +197,7 @@ class _Tries:
         return made
 
     def reasons(self, best: Made) -> list[str]:
-        """A sentence for each choice: what the plan takes, and what another choice would."""
+        """A sentence for each choice: seconds of a step with it, and with the other choices."""
         workload, took = best.workload, f"a step takes {best.seconds:.3g} s"
         said = []
         if self._steps:
@@ -232,7 +233,7 @@ class _Tries:
         recompute: bool | None = None,
         microbatch: int | None = None,
     ) -> Made | PlanError | None:
-        """The plan with the choices of another but these, where it was made."""
+        """The plan with the choices of `made` except for the arguments given, if it was made already; else None."""
         own = made.workload
         again = own.recompute if recompute is None else recompute
         fixed = settled(

@@ -1,11 +1,11 @@
 """`codec = "auto"` and `overlap = "auto"` of updates: the least lossy codec whose round hides behind compute.
 
-The choice is made for each group by its slowest link, because a round's result is common: every member waits for the
-last byte of it, and all must read the same one. So the members of a group share one codec, and all groups one overlap.
+The choice is made for each group by its slowest link, because all members need the same result and wait for its last
+byte. So the members of a group share one codec, and all groups share one overlap.
 
 A round that is one step late costs less loss than a stronger codec, but lateness makes a codec's errors worse (Chen et
-al. 2025, DeCo-SGD). So codecs are tried from the least lossy on, each with the shortest overlap that hides it, up to a
-quarter of the steps between two rounds; all of them only where no codec fits into that.
+al. 2025, DeCo-SGD). So codecs are tried from the least lossy on, each with the shortest overlap that hides its round,
+up to a quarter of the steps between two rounds. Only where no codec fits into that quarter may the overlap be longer.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ..timing.exchange import rounds_of
 from ..workloads.workload import Workload
 
 HIDDEN = 0.02
-"""A round that nothing hides may take this part of the compute between two rounds."""
+"""Without overlap, a round may take this part of the compute between two rounds."""
 FULL = 0.8
-"""A round may be planned to take this part of the compute that hides it: links vary, and have other things to carry."""
+"""With overlap, a round may take this part of the compute that hides it: links vary, and also carry activations."""
 
 
 @dataclass(frozen=True)
 class UpdateChoice:
-    """What the plan decides. codecs: of each position's group. bits: that each one takes for a parameter. seconds: of
-    each one's round. hidden: seconds of compute between a round's beginning and its end."""
+    """The codecs and the overlap that the plan chooses. For each position's group: codecs, its codec; bits, on the wire
+    for each parameter; seconds, of its round. hidden: seconds of compute between a round's beginning and its end."""
 
     codecs: tuple[str, ...]
     bits: tuple[float, ...]
@@ -56,8 +56,8 @@ class UpdateChoice:
 def choose_updates(estimator: Estimator, found: Candidate, compute: float, current: Plan | None = None) -> UpdateChoice:
     """The codec of each position's group and the overlap of all, for a workload with an `update_ladder`.
 
-    compute: seconds of a step's forwards and backwards. current: the plan in force, whose choice stays while it still
-    hides its rounds and nothing gentler does, so that measurements that vary change nothing.
+    compute: seconds of a step's forwards and backwards. current: the plan in force. Its choice stays while it hides its
+    rounds and no less lossy codec does, so that noise in measurements changes nothing.
     """
     workload = estimator.workload
     compute = compute / workload.reached
@@ -90,7 +90,7 @@ def _fits(seconds: float, compute: float, overlap: int, workload: Workload, full
 
 
 def _codecs(workload: Workload, rounds: Matrix, compute: float, overlap: int) -> list[int]:
-    """Of each position, the first codec of the ladder that fits, or the last."""
+    """For each position, the index in the ladder of the first codec whose round fits, or of the last codec."""
     last = len(rounds) - 1
     return [
         next((at for at, took in enumerate(column) if _fits(float(took), compute, overlap, workload)), last)
@@ -115,7 +115,8 @@ def _overlap(workload: Workload, rounds: Matrix, compute: float) -> int:
 def _in_force(
     workload: Workload, names: Sequence[str], current: Plan | None, nodes: int
 ) -> tuple[int, list[int]] | None:
-    """The overlap and the rung of each position's codec in the plan in force; None where the job has other ones."""
+    """The overlap in the plan in force, and for each position the index of its codec in the ladder; None where the
+    job's ladder lacks one of these codecs."""
     if current is None or current.overlap is None or len(current.stages) < nodes:
         return None
     if not workload.auto_overlap and current.overlap != workload.overlap:
@@ -127,7 +128,7 @@ def _in_force(
 
 
 def recorded(choice: UpdateChoice, chunks: int) -> dict[str, str]:
-    """The codecs as a plan has them: one for all groups where they are the same."""
+    """The codecs in the form of Plan.codecs: one key for all groups where their codecs are the same."""
     if len(set(choice.codecs)) == 1:
         return {"updates": choice.codecs[0]}
     return {f"updates of stage {stage}": name for stage, name in enumerate(choice.codecs * chunks)}

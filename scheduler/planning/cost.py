@@ -1,4 +1,4 @@
-"""Objective `cost`: dollars for a million tokens, at full speed or at a wanted one."""
+"""Objective `cost`: the fewest dollars for a million tokens, at any speed or at least at a wanted one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..workloads.workload import Workload
 from .finish import finish
 
 MOST_GROUPS = 16
-"""Places, and kinds of devices, up to which each is planned for alone."""
+"""Most places, and most kinds of devices, for which each one is also planned alone."""
 
 
 AT_FIRST_S = 0.02
-"""Seconds of the first search in each part: constructions come in any case."""
+"""Seconds of the first search in each part; constructions are tried whatever the time."""
 MOST_PLACES = 16
-"""Of a plan up to which each is offered to spares."""
+"""Most places of a plan for which each place is offered to spares."""
 
 
 def plan_cost(network: Network, workload: Workload, deadline: float, seed: int, speed: float | None = None) -> Plan:
@@ -46,7 +46,8 @@ def plan_cost(network: Network, workload: Workload, deadline: float, seed: int, 
 
     remaining = deadline - time.monotonic()
     first = best_candidate(network, workload, deadline - remaining / 2, seed, score=dollars)
-    # Fewer, cheaper devices: parts of them are planned for as networks, all of them in a moment before any for longer.
+    # Fewer, cheaper devices: each part is planned as a network of its own. Every part gets a short search before any
+    # gets a long one.
     cheaper_parts = parts(network)
     longer = max(remaining / 8, remaining / 2 / max(1, len(cheaper_parts)))
     for each, part in product((AT_FIRST_S, longer), cheaper_parts):
@@ -65,7 +66,7 @@ def plan_cost(network: Network, workload: Workload, deadline: float, seed: int, 
         if whole is not None:
             dollars(whole)
     for _ in range(len(network)):
-        # A pipeline whose devices cost more than it brings is left out, and a cheaper spare takes a place.
+        # A pipeline that costs more than it gains is dropped, and cheaper spares are tried in the places.
         best = min(seen, key=_rank(speed))[2]
         cheaper = [*_without_one(estimator, best), *_with_spares(estimator, best)]
         before = len(seen)
@@ -87,7 +88,7 @@ def plan_cost(network: Network, workload: Workload, deadline: float, seed: int, 
 
 
 def _rank(speed: float | None):  # type: ignore[no-untyped-def]
-    """Key for (cost, tokens a second, candidate): the wanted speed first, then dollars."""
+    """Sort key for (cost, tokens a second, candidate): reaching the wanted speed first, then dollars."""
 
     def key(item: tuple[float, float, Candidate]) -> tuple[float, float]:
         cost, reached, _ = item
@@ -102,13 +103,14 @@ def prices(network: Network) -> numpy.ndarray:
 
 
 def price_of(network: Network, found: Candidate) -> float:
-    """Dollars an hour of the devices that train; spares are taken to be given back."""
+    """Dollars an hour of the devices that train; spares cost nothing, for they can be given back."""
     return float(prices(network)[found.places.reshape(-1)].sum())
 
 
 def parts(network: Network) -> list[list[int]]:
-    """Device indices of the parts of a network that may be cheaper than all of it: the devices of a place, those of a
-    kind, places and kinds by flops for the dollar, one more each time, and so single devices in some numbers."""
+    """Device indices of the parts of a network that may be cheaper than all of it: those of one place; those of one
+    kind; then, in order of flops for the dollar, the first place, the first two, and so on, likewise kinds, and
+    likewise single devices in some numbers."""
     value = network.tflops / numpy.maximum(prices(network), 1e-9)
     kinds = [(device.tflops, device.memory_bytes, device.price) for device in network.devices]
     found: list[list[int]] = []
@@ -128,7 +130,7 @@ def parts(network: Network) -> list[list[int]]:
 
 
 def _promise(network: Network, dear: numpy.ndarray, part: tuple[int, ...]) -> tuple[float, int, tuple[int, ...]]:
-    """Parts that cost least for what they compute come first, of equal ones the larger."""
+    """Sort key of a part: the least dollars for its flops first; of equal ones, the larger part."""
     chosen = list(part)
     return float(dear[chosen].sum() / network.tflops[chosen].sum()), -len(part), part
 
@@ -138,7 +140,8 @@ def _sizes(count: int) -> list[int]:
 
 
 def _with_spares(estimator: Estimator, best: Candidate) -> list[Candidate]:
-    """The candidate with a spare of each kind in each place, of few places."""
+    """The candidates in which one place is given to a spare: each place, with one spare of each kind. Empty where there
+    are many places or kinds."""
     devices, chunks = estimator.network.devices, best.cut.chunks
     kinds = {(devices[one].region, devices[one].tflops, devices[one].price): one for one in best.spare}
     if best.places.size > MOST_PLACES or len(kinds) > MOST_GROUPS:

@@ -26,12 +26,13 @@ from .choose_codecs import choose_codecs
 from .choose_updates import choose_updates, recorded
 
 Dollars = Callable[[Candidate, float], float]
-"""(a candidate, seconds of its step) -> dollars for a million tokens."""
+"""(candidate, seconds of its step) -> dollars for a million tokens."""
 TOLD, TOLD_OF_MANY, LAST = 512, 16, 8
-"""Spares that are told of their best place, of networks that are written out and of others; of these it is sought in so
-many pipelines."""
+"""Most spares whose reason names their best place: in networks that are written out, and in larger ones. In the larger
+ones only the LAST slowest pipelines are looked at."""
 SIMULATED, FEW = 16, 64
-"""Spares whose best place is simulated, of so many devices; of others it is estimated."""
+"""The best places of up to SIMULATED spares are simulated where there are up to FEW devices; else they are
+estimated."""
 
 
 def finish(
@@ -41,8 +42,8 @@ def finish(
     current: Plan | None = None,
     dollars: Dollars | None = None,
 ) -> Plan:
-    """The plan of a candidate: names, publishers, codecs, and the reason of every spare. current: the one in force.
-    dollars: where money decided who trains."""
+    """The plan of a candidate: names, publishers, codecs, and the reason of every spare. current: the plan in force.
+    dollars: given where the objective is cost."""
     network, workload = estimator.network, estimator.workload
     rows = [tuple(network.names[device] for device in row) * best.cut.chunks for row in best.places]
     count, nodes = best.places.shape
@@ -103,11 +104,11 @@ def regions_of(estimator: Estimator, best: Candidate) -> tuple[tuple[str, ...], 
 
 
 def why_spare(estimator: Estimator, best: Candidate, now: float, dollars: Dollars | None = None) -> dict[str, str]:
-    """For every device left out: what a step would take with it in its best place, or that no place is left.
+    """For every spare: how long a step would be with it in its best place, or why it can have none.
 
-    now: seconds of a step as simulated. dollars: as of finish. The best place is that of the analytic time; what a step
-    takes with it there is simulated for SIMULATED spares of FEW devices, and where money decides; else it is the
-    search's value, scaled by `now`.
+    now: simulated seconds of a step. dollars: as in `finish`. The analytic time finds the best place. The step with the
+    spare there is simulated for SIMULATED spares where there are up to FEW devices, and where the objective is cost;
+    else it is the analytic value, scaled to `now`.
     """
     network = estimator.network
     count, nodes = best.places.shape
@@ -120,7 +121,7 @@ def why_spare(estimator: Estimator, best: Candidate, now: float, dollars: Dollar
         places, told = numpy.arange(best.places.size), TOLD
     else:
         searcher = None
-        # One of the pipelines that end last is the best place, and a few spares are told so.
+        # The best place is in one of the pipelines that end last; only a few spares are looked at.
         last = numpy.argsort(-best.estimate.pipelines)[:LAST]
         places, told = (last[:, None] * nodes + numpy.arange(nodes)).reshape(-1), TOLD_OF_MANY
     for position, device in enumerate(spare[:told]):
@@ -185,8 +186,9 @@ def _least_memory(estimator: Estimator, best: Candidate) -> Matrix:
 
 
 def _with_spare(estimator: Estimator, best: Candidate, places: numpy.ndarray, device: int, need: Matrix) -> Matrix:
-    """float64 [k]: how many times as long a step is with a spare at each of some flat places. Of a group of thousands
-    the others' part of a round does not change; shares are taken as fluid."""
+    """float64 [k]: seconds of a step with the spare at each of k flat positions, divided by the seconds without it. In
+    a group of thousands, the other members' part of a round is taken as unchanged; shares count as fractions, not as
+    whole microbatches."""
     row, stage = numpy.divmod(places, best.places.shape[1])
     rows = best.places[row]
     rows[numpy.arange(len(places)), stage] = device

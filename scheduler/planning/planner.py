@@ -39,13 +39,14 @@ def plan(
     speed: float | None = None,
     near: Plan | None = None,
 ) -> Plan:
-    """The plan that trains fastest, or cheapest. PlanError, in one sentence, where none can be.
+    """The plan that trains fastest, or cheapest. PlanError says in one sentence why there is none.
 
     job: a Workload, or a job file's content as tomllib reads it. objective: "step" (seconds of a step), "dtfm" (the
     published cost of Yuan et al. 2022, 8 x 8 unless the job says otherwise) or "cost" (dollars a token; `speed` is a
-    wanted number of tokens a second). time_limit: seconds; the best plan so far is returned when it ends. The same
-    seed gives the same plan where the time limit did not cut the search short. current: the plan in force; another
-    one is returned only if its gain over the expected `stay` (seconds) pays for the moves.
+    wanted number of tokens a second). time_limit: seconds; the best plan so far is returned when it ends. The same seed
+    gives the same plan where the time limit did not cut the search short. current: the plan in force; another plan is
+    returned only if its gain over the expected `stay` (seconds) pays for the moves. near: a plan whose placement the
+    search begins with.
     """
     if objective not in OBJECTIVES:
         raise PlanError(f"unknown objective {objective!r}: it is one of {', '.join(OBJECTIVES)}")

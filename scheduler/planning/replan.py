@@ -1,8 +1,8 @@
 """Planning near a plan in force: a node moves only if what it gains over the expected stay pays for the move.
 
-The plan in force is kept where nothing is better by more than measurements vary. After a join, a leave or a slowdown
-the candidates are the plan with its holes filled by spares, without the pipelines that have holes, with one pipeline
-more, and a whole new search; each is charged the seconds in which moved nodes fetch their stage's state.
+The plan in force is kept unless another one is better by more than measurements vary. After a join, a leave or a
+slowdown the candidates are the plan with its holes filled by spares, without the pipelines that have holes, with one
+pipeline more, and a whole new search; each is charged the seconds in which moved nodes fetch their stage's state.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .finish import finish
 
 @dataclass(frozen=True)
 class Move:
-    """What a change of plan costs. seconds: the longest fetch; nodes: those that need state they don't have."""
+    """The cost of changing to another plan. seconds: of the longest fetch; nodes: the ones that must fetch state."""
 
     seconds: float
     nodes: tuple[str, ...]
@@ -43,7 +43,7 @@ def replan(
     stay: float,
     begin: Found | None = None,
 ) -> Plan:
-    """The plan to use from now on: `current` itself (the same object) if nothing is enough better.
+    """The plan to use from now on: `current` itself (the same object) where no other plan is enough better.
 
     stay: seconds for which the present membership is expected to last. begin: a placement for a search to begin with.
     """
@@ -85,8 +85,8 @@ def replan(
 
 
 def _kept(estimator: Estimator, kept: Candidate, current: Plan) -> Plan:
-    """The plan in force, the same object unless its rounds, or what goes from stage to stage, would now travel another
-    way, or something else is chosen for the job's open keys."""
+    """The plan in force: the same object, unless the codecs of links or rounds, the overlap, or the job's open keys
+    would now have other values."""
     if current.chosen != (chosen := dict(estimator.workload.chosen)):
         current = replace(current, chosen=chosen, why="the placement in force")
     links = links_now(estimator, kept, current)
@@ -103,8 +103,8 @@ def _kept(estimator: Estimator, kept: Candidate, current: Plan) -> Plan:
 
 
 def links_now(estimator: Estimator, kept: Candidate, current: Plan) -> dict[str, str]:
-    """The codecs that links between stages should have in the plan in force: its own, unless others make a step shorter
-    by more than measurements vary, or are gentler all of them and make it no longer."""
+    """The codecs that links between stages should have in the plan in force: its own, unless other codecs shorten a
+    step by more than measurements vary, or are all less lossy and make it no longer."""
     network, workload = estimator.network, estimator.workload
     if not workload.codecs:
         return {}
@@ -149,7 +149,7 @@ def placement_of(network: Network, plan: Plan | None) -> Found | None:
 
 
 def as_candidate(estimator: Estimator, current: Plan) -> Candidate | None:
-    """The plan in force, if all its nodes are there and it still is what the job asks for."""
+    """The plan in force as a candidate; None unless all its nodes are there and it is still what the job asks for."""
     network, workload = estimator.network, estimator.workload
     if any(node not in network.index for node in current.nodes) or current.layers != len(workload.layers):
         return None
@@ -171,7 +171,7 @@ def as_candidate(estimator: Estimator, current: Plan) -> Candidate | None:
 
 
 def move_cost(estimator: Estimator, current: Plan, best: Candidate) -> Move:
-    """What it takes to go from the plan in force to the candidate: state fetched over the real links."""
+    """The cost of going from the plan in force to the candidate: each moved node fetches its state over its links."""
     network, workload = estimator.network, estimator.workload
     cut = best.cut
     held = {node: current.layers_of(node) for node in current.nodes if node in network.index}
@@ -201,14 +201,15 @@ def move_cost(estimator: Estimator, current: Plan, best: Candidate) -> Move:
 def _best(
     estimator: Estimator, found: list[Candidate | None], current: Plan, stay: float
 ) -> tuple[float, Candidate] | None:
-    """(seconds of a step, candidate) that does the most work over the stay, moves paid."""
+    """(seconds of a step, candidate) of the candidate that does most steps within the stay, after its moves."""
     rated: list[tuple[float, int, float, Candidate]] = []
     for option in found:
         if option is None:
             continue
         seconds = candidate_seconds(estimator, option)
         move = move_cost(estimator, current, option)
-        # Steps that fit into the stay after the move; a plan that hardly differs must not win by a hair.
+        # The move's seconds are spread over the stay's steps. Of options within 2 %, the one that moves fewest nodes
+        # wins.
         effective = seconds * stay / max(stay - move.seconds, 1e-3 * stay)
         rated.append((effective, len(move.nodes), seconds, option))
     if not rated:

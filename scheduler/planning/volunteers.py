@@ -1,7 +1,7 @@
-"""Devices of which nobody has measured the links: thousands of volunteers.
+"""Thousands of volunteers' devices, between which no link was measured.
 
-A matrix of all links of 10,000 devices would take gigabytes and nobody has measured it. What is known of volunteers is
-where they are and what their own line carries; a link between two is the slower line and the distance of the regions.
+A matrix of all links of 10,000 devices would take gigabytes, and nobody has measured them. Known are each volunteer's
+region and line: the link between two has the rate of the slower line and the latency between their regions.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Volunteers:
 def plan_volunteers(
     volunteers: Volunteers, workload: Workload, *, time_limit: float = 600.0, seed: int = 0, reserve: float = 0.02
 ) -> Plan:
-    """A plan for up to tens of thousands of devices. PlanError if the model fits on none of them.
+    """A plan for up to tens of thousands of devices. PlanError if the model does not fit on them.
 
-    reserve: the part of the devices that is held back as spares for those that will leave: the slowest.
+    reserve: the part of the devices, the slowest ones, that are kept as spares for those that will leave.
     """
     count = len(volunteers)
     order = numpy.argsort([device.tflops for device in volunteers.devices], kind="stable")
@@ -77,7 +77,7 @@ def plan_volunteers(
 
 def round_of_volunteers(volunteers: Volunteers, plan: Plan, workload: Workload) -> float:
     """Seconds of the slowest group's round: a node with fraction w sends 1 + (n - 2) w vectors over its line, in two
-    phases, each as late as the farthest pair of regions."""
+    phases, each of which waits for the latency between the two farthest regions."""
     cut = Cut(workload, plan.stages)
     at = {device.name: device for device in volunteers.devices}
     far = 2 * float(volunteers.latency.max())

@@ -1,4 +1,4 @@
-"""The cost of DT-FM (Yuan et al. 2022) and the search for its least, to compare with.
+"""The cost of DT-FM (Yuan et al. 2022) and a search for the placement with the least cost, as a comparison.
 
 Nothing that a run uses is decided here.
 """

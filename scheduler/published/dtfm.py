@@ -6,8 +6,9 @@
     PipeP     = shortest open path over the groups, a step = bottleneck matching of w_pp
     TOTAL     = DataP + 2 PipeP
 
-It ignores that hops overlap, so it is kept only to compare with published numbers. Their constants are kept with
-their slips (hidden 2024, GiB against Gbit). Where the two directions of a link differ, w is their mean.
+The formula ignores that hops overlap, so it serves only to compare with published numbers. The paper's constants are
+kept with their mistakes (hidden size 2024, GiB against Gbit). Where the two directions of a link differ, w is the mean
+of both.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Groups = numpy.ndarray
 
 @dataclass(frozen=True)
 class DtfmCost:
-    """TOTAL and its parts in seconds, the order of the groups, and the feasible matching of each step as pipelines.
+    """TOTAL and its parts in seconds, the order of the groups on the path, and the matching of each step, as pipelines.
 
     pipelines: int [pipelines, stages] of device indices.
     """
@@ -94,7 +95,7 @@ class Dtfm:
 
 
 def _link_rows(pipe: Matrix, network: Network) -> numpy.ndarray:
-    """A label for each device; devices of one region whose links are the same get the same label."""
+    """int [n]: a label for each device; devices of one region with equal links have the same label."""
     labels: dict[bytes, int] = {}
     regions = numpy.array([device.region for device in network.devices])
     result = []

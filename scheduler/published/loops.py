@@ -1,4 +1,5 @@
-"""Annealing one swap at a time, compiled: a swap costs a few sums over the pipelines. timing/compiled.py says when.
+"""Compiled annealing, one swap at a time: a swap costs a few sums over the pipelines. timing/compiled.py decides when
+it is used.
 
 Importing compiles nothing: each loop is compiled at its first call and kept in numba's cache.
 """
@@ -20,7 +21,7 @@ def jit(function: Any) -> Any:
 
 @jit
 def draw(state: Any) -> Any:
-    """The next of xorshift64* (Vigna 2016), as a number from 0 to below 1. state: uint64 [1]."""
+    """The next number of xorshift64* (Vigna 2016), in [0, 1). state: uint64 [1], changed in place."""
     x = state[0]
     x ^= x >> _numba.uint64(12)
     x ^= x << _numba.uint64(25)
@@ -31,7 +32,7 @@ def draw(state: Any) -> Any:
 
 @jit
 def hop(pipe: Any, places: Any, stage: Any, rows: Any) -> Any:
-    """(slowest, sum) of the pairs of two neighbouring stages."""
+    """(largest, sum) of w_pp over the pipelines' pairs between `stage` and the next one."""
     most, total = 0.0, 0.0
     for row in range(rows):
         value = pipe[places[row, stage], places[row, stage + 1]]
@@ -43,7 +44,8 @@ def hop(pipe: Any, places: Any, stage: Any, rows: Any) -> Any:
 
 @jit
 def group(data: Any, places: Any, stage: Any, rows: Any, sums: Any) -> Any:
-    """(slowest, sum) of a group's members; fills their sums."""
+    """(largest, sum) over a group's members of each one's sum of 2 w_dp to the others; the sums are written into
+    `sums`."""
     most, total = 0.0, 0.0
     for row in range(rows):
         value = 0.0
@@ -58,7 +60,7 @@ def group(data: Any, places: Any, stage: Any, rows: Any, sums: Any) -> Any:
 
 @jit
 def exchanged(data: Any, places: Any, stage: Any, rows: Any, sums: Any, gone: Any, row: Any, come: Any) -> Any:
-    """(slowest, sum) of a group's members with ``come`` in place of ``gone`` in one row; changes nothing."""
+    """The same with the device ``come`` in place of ``gone`` in one row; changes no argument."""
     own, most, total = 0.0, 0.0, 0.0
     for other in range(rows):
         if other != row:
@@ -76,7 +78,7 @@ def exchanged(data: Any, places: Any, stage: Any, rows: Any, sums: Any, gone: An
 
 @jit
 def total(tops: Any, means: Any, hops: Any, lengths: Any, rows: Any, stages: Any, slope: Any) -> Any:
-    """(the cost, the same with a part of the means)."""
+    """(the published cost, the cost plus `slope` times the means, which the search minimises)."""
     most, mean, path, length = 0.0, 0.0, 0.0, 0.0
     for stage in range(stages):
         if tops[stage] > most:
@@ -92,11 +94,11 @@ def total(tops: Any, means: Any, hops: Any, lengths: Any, rows: Any, stages: Any
 def anneal_published(
     data: Any, pipe: Any, places: Any, spare: Any, moves: Any, hot: Any, cold: Any, slope: Any, seed: Any
 ) -> Any:
-    """Anneals pipelines for the published cost, the slowest member of the slowest group plus twice the slowest pairs of
-    each hop. Leaves the best placement seen in ``places`` and ``spare``, and returns its cost.
+    """Anneals pipelines for the published cost: the largest member's sum of the slowest group, plus twice the sum over
+    hops of the slowest pair. Leaves the best placement seen in ``places`` and ``spare``, and returns its cost.
 
     data, pipe: float64 [n, n]. places: int64 [pipelines, stages]; spare: int64 [m]. hot, cold: temperatures of the
-    first and the last move. slope: weight of the means beside the maxima.
+    first and the last move. slope: weight of the means that are added to the maxima.
     """
     rows, stages = places.shape
     slots, size = rows * stages, rows * stages + len(spare)

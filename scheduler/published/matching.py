@@ -1,4 +1,4 @@
-"""Bottleneck matching: the perfect matching whose most expensive pair is cheapest, and that matching itself."""
+"""Bottleneck matching: a perfect matching whose most expensive pair is as cheap as possible, and that pair's cost."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..networks.devices import Matrix
 def bottleneck_matching(cost: Matrix, at_least: float = 0.0) -> tuple[float, numpy.ndarray]:
     """(bottleneck, partner) of a square cost matrix, float64 [k, k]: row i is matched to column partner[i].
 
-    Binary search over the distinct costs with augmenting paths; the emitted matching is always a feasible one of the
-    bottleneck's value. at_least: a known lower bound, which saves steps.
+    Binary search over the distinct costs with augmenting paths; no pair of the returned matching costs more than the
+    bottleneck. at_least: a known lower bound, which saves steps.
     """
     values = numpy.unique(cost)
-    # No matching avoids the dearest of all rows' and columns' cheapest pairs.
+    # Each row and each column needs a partner, so the bottleneck is at least the largest of their cheapest costs.
     bound = max(float(cost.min(axis=1).max()), float(cost.min(axis=0).max()), at_least)
     low = int(numpy.searchsorted(values, bound))
     partner = perfect(cost <= values[low])

@@ -13,7 +13,8 @@ EXACT = 14
 
 @lru_cache(maxsize=16)
 def _levels(count: int) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
-    """Of each number of visited groups: the sets (bit masks) and, [sets, count], the set without each member."""
+    """For each number of visited groups: the sets as bit masks, int [sets], and each set without each of its members,
+    int [sets, count]."""
     masks = numpy.arange(1 << count)
     sizes = numpy.zeros(1 << count, dtype=numpy.int64)
     for bit in range(count):
@@ -55,7 +56,7 @@ def path_table(cost: Matrix) -> tuple[Matrix, Matrix]:
     for node in range(count):
         table[:, 1 << node, node] = 0.0
     for sets, without in _levels(count):
-        # [b, sets, last]: the best way to come to `last` from any other member of the set.
+        # float64 [b, sets, last]: the shortest path through the set that arrives at `last`.
         for last in range(count):
             inside = without[:, last] > 0
             before = table[:, without[inside, last]]
@@ -65,7 +66,7 @@ def path_table(cost: Matrix) -> tuple[Matrix, Matrix]:
 
 def short_path(cost: Matrix, start: list[int] | None = None) -> tuple[float, list[int]]:
     """(length, order): exact up to EXACT nodes; above, nearest neighbours improved by 2-opt and Or-opt until neither
-    gains. For the latter the cost is taken as symmetric."""
+    gains. 2-opt and Or-opt take the cost as symmetric."""
     count = len(cost)
     if count == 1:
         return 0.0, [0]

@@ -27,8 +27,8 @@ SMOOTH = 0.05
 HEAT = 0.004
 """Temperature at the start of a run of swaps, as a part of the cost."""
 MOVES, ROUNDS, SLOPES, COLD = 6000, 24, (0.02, 0.1, 0.3), 1e-4
-"""Of the compiled swaps: moves of a run for each place; runs in a row that may bring nothing; weights of the means, of
-which networks like different ones; the temperature at the end, as a part of the cost."""
+"""For compiled swaps: moves of a run for each place; runs in a row that may find nothing better; the weights of the
+means that are tried, because the best one depends on the network; the last temperature, as a part of the cost."""
 REORDER = 16
 """Accepted swaps between two exact solutions of the path's order."""
 
@@ -36,9 +36,10 @@ REORDER = 16
 class _Annealer:
     """Swap annealing over partitions, the groups kept in their best path order.
 
-    A swap touches two groups: at most four hops of the path and two sums. The bottleneck of a hop is bounded from
-    below by every member's cheapest partner, which is vectorised over many swaps and nearly always exact; the order
-    of the path is solved again after every accepted swap, and a new best partition is checked with the exact cost.
+    A swap touches two groups: at most four hops of the path and two sums. The bottleneck of a hop is bounded from below
+    by every member's cheapest partner; the bound is vectorised over many swaps and nearly always exact. The order of
+    the path is solved again after every REORDER accepted swaps, and a new best partition is checked with the exact
+    cost.
     """
 
     def __init__(self, model: Dtfm, groups: Groups) -> None:
@@ -61,7 +62,7 @@ class _Annealer:
     def pairs(self, left: Groups, right: Groups) -> Matrix:
         """float64 [b]: smoothed bound of the bottleneck between left[b] and right[b], int [b, k] each."""
         square = self.model.pipe[left[:, :, None], right[:, None, :]]
-        # c alike devices need c partners: the last of them can't have a better one than the c-th cheapest.
+        # c devices with equal links need c partners: the last of them has at best the c-th cheapest.
         rows = numpy.take_along_axis(numpy.sort(square, axis=2), self.rank(left)[:, :, None], 2)[:, :, 0]
         columns = numpy.take_along_axis(numpy.sort(square, axis=1), self.rank(right)[:, None, :], 1)[:, 0]
         bound = numpy.maximum(rows.max(axis=1), columns.max(axis=1))
@@ -101,8 +102,8 @@ class _Annealer:
                 now = clock()
                 if now > deadline:
                     break
-                # Where time is short the temperature falls with the clock, so that the run still ends cold. Where it
-                # is not, the clock has no say, and the same seed gives the same run.
+                # Where the deadline comes before the last turn, the temperature falls with the clock, so that the run
+                # still ends cold. Otherwise the clock has no influence, and the same seed gives the same run.
                 spent = (now - began) / max(deadline - began, 1e-9)
                 late = spent if spent > turn / turns + 0.1 else 0.0
             temperature = heat * self.value * 0.02 ** max(turn / turns, late)
@@ -123,7 +124,7 @@ class _Annealer:
             values = self.values(hops, data)
             allowance = -temperature * numpy.log(random.random(batch) + 1e-300)
             gain = values - self.value - allowance
-            # Two devices with the same links (one region) make no difference.
+            # Swapping two devices with equal links (one region) changes nothing.
             gain[self.model.kind[self.groups[one, i]] == self.model.kind[self.groups[two, j]]] = 0.0
             pick = int(gain.argmin())
             if gain[pick] >= 0:
@@ -139,7 +140,8 @@ class _Annealer:
 
 
 def starts(network: Network, model: Dtfm, random: numpy.random.Generator) -> list[Groups]:
-    """Constructions: regions dealt over the groups in stripes, near devices as groups, as pipelines, and at random."""
+    """Starting partitions: regions dealt over the groups in stripes, near devices as groups, near devices as pipelines,
+    random ones."""
     stages, size = model.stages, model.pipelines
     used = stages * size
     near = nearness(network, 8e8)
@@ -180,16 +182,18 @@ def align(first: Groups, second: Groups) -> Groups:
 
 
 def five_points(first: Groups, second: Groups, random: numpy.random.Generator) -> Groups:
-    """The paper's crossover, its labels aligned: five devices take the group that they have in the first parent."""
+    """The paper's crossover after `align`: five devices of the second parent move to the group that they have in the
+    first."""
     child = align(first, second).copy()
     home = {int(device): stage for stage, group in enumerate(first) for device in group}
-    everyone = numpy.array(sorted(home.keys() & set(child.reshape(-1).tolist())))  # either may have spares of the other
+    # A device may be a spare in one of the parents.
+    everyone = numpy.array(sorted(home.keys() & set(child.reshape(-1).tolist())))
     for device in random.choice(everyone, min(5, len(everyone)), replace=False):
         stage, at = (int(found[0]) for found in numpy.nonzero(child == device))
         wanted = home[int(device)]
         if wanted == stage:
             continue
-        # Repair at once: a device of the full group that does not belong there goes the other way.
+        # Repair at once: a device of the full group that does not belong there takes the place that became free.
         foreign = [place for place, other in enumerate(child[wanted]) if home.get(int(other)) != wanted]
         place = int(random.choice(foreign)) if foreign else int(random.integers(child.shape[1]))
         child[stage, at], child[wanted, place] = child[wanted, place], child[stage, at]
@@ -198,7 +202,7 @@ def five_points(first: Groups, second: Groups, random: numpy.random.Generator) -
 
 @dataclass
 class _Best:
-    """The cheapest partition that anybody has found; ``watch`` is told of each better one."""
+    """The cheapest partition found so far; ``watch`` is called with the cost of each better one."""
 
     model: Dtfm
     watch: Callable[[float], None] | None
@@ -227,7 +231,8 @@ def search_dtfm(
 ) -> DtfmCost:
     """The partition of least TOTAL that was found: constructions, annealed, then crossovers of the best, annealed.
 
-    turns: of a run without compiled loops, rounds: of runs with them. clock: what the deadline is a time of.
+    turns: batches of swaps in a run without compiled loops. rounds: with compiled loops, how many runs in a row may
+    find nothing better before the search ends. clock: `deadline` is a time of this clock.
     """
     model = Dtfm(network, stages, pipelines)
     random = numpy.random.default_rng(seed)
@@ -256,10 +261,12 @@ def _swap_compiled(
     rounds: int,
     clock: Callable[[], float],
 ) -> None:
-    """Runs of single swaps: each construction, new beginnings, crossovers, and the best again, which all share it.
+    """Runs of single swaps, from each construction, from random partitions, from crossovers and again from the best
+    partition.
 
-    A run ends with exact matchings and the exact path, and goes on from there for a while, for swaps alone change one
-    pair at a time. Runs grow while nothing better is found, and the search ends when long ones find nothing either.
+    A run ends with exact matchings and the exact path and goes on from these for a while, because a swap changes one
+    pair at a time and finds neither. Runs grow while nothing better is found, and the search ends when long ones find
+    nothing either.
     """
     model = best.model
     assert best.cost is not None
@@ -285,7 +292,7 @@ def _swap_compiled(
         cost = model.cost(groups)
         for part, hot in ((0.8, heat), (0.2, HEAT / 8)):
             count = int(moves * part * long)
-            if rate:  # the run that the deadline would cut is shorter, and so still ends cold
+            if rate:  # a run that the deadline would cut gets fewer moves, so that it still ends cold
                 count = min(count, int(rate * max(deadline - clock(), 0.0) * 0.9))
             if count < 1000 and rate:
                 break
@@ -316,8 +323,8 @@ def _swap_batches(
 ) -> None:
     """The same without a compiler: batches of swaps at once.
 
-    A run of swaps ends in one of several valleys, so the best construction is worth many runs; between them, runs from
-    the next best ones and from children of the best partitions found.
+    A run of swaps ends in one of several local minima, so the best construction gets many runs; between these, runs
+    begin from the next best constructions and from children of the best partitions found.
     """
 
     def improved(groups: Groups, heat: float, length: int) -> tuple[float, Groups]:
@@ -350,7 +357,7 @@ def _swap_batches(
 
 
 def plan_dtfm(network: Network, workload: Workload, deadline: float, seed: int) -> Plan:
-    """The plan of least TOTAL, 8 x 8 unless the job wishes otherwise; layers and shares as equal as can be."""
+    """The plan of least TOTAL: 8 x 8 unless the job says otherwise, with layers and shares as equal as possible."""
     stages = workload.stages or min(8, len(workload.layers), len(network))
     pipelines = workload.pipelines or min(len(network) // stages, workload.microbatches)
     found = search_dtfm(network, stages, max(1, pipelines), deadline, seed)

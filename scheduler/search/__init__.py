@@ -1,4 +1,4 @@
-"""Which placement is fastest: shapes, constructions, annealing, crossover and small changes.
+"""Finds the fastest placement: shapes, constructions, annealing, crossover and small changes.
 
-How long a placement takes is asked of ``timing``.
+``timing`` says how long a placement takes.
 """

@@ -18,12 +18,13 @@ from ..workloads.layers import beside, smaller
 from .shapes import needed_memory
 
 TIE = 0.02
-"""Weight of the mean terms beside the maxima, so that the search has a slope to follow on a plateau."""
+"""Weight of the mean terms that are added to the maxima, so that the search has a slope to follow on a plateau."""
 
 
 @dataclass
 class Found:
-    """A placement with the search's own value of it. spare: device indices that are left out."""
+    """A placement and its value, the analytic seconds of a step with the mean terms added. spare: device indices left
+    out."""
 
     places: Places
     spare: list[int]
@@ -32,7 +33,7 @@ class Found:
 
 
 class Searcher:
-    """The search's state for one shape and one cut."""
+    """The state of the annealing for one shape and one cut."""
 
     def __init__(self, estimator: Estimator, cut: Cut, places: Places, spare: list[int]) -> None:
         self.estimator = estimator
@@ -51,7 +52,8 @@ class Searcher:
         self.refresh()
 
     def refresh(self) -> None:
-        """Everything from scratch for the present placement; also ends the drift of incremental sums."""
+        """Computes all sums anew for the present placement; this also removes the rounding errors of incremental
+        sums."""
         places = self.places
         self.fixed, self.period = self.estimator.rows(places, self.cut)
         self.out = numpy.empty(places.shape)
@@ -71,7 +73,8 @@ class Searcher:
         return self.flat[: self.slots].reshape(self.pipelines, self.stages)
 
     def evaluate(self, fixed: Matrix, period: Matrix, rounds: Matrix, mean: Matrix) -> Matrix:
-        """Value of a batch: fixed, period float64 [b, d]; rounds, mean float64 [b, p]. Shares are taken as fluid."""
+        """float64 [b]: values of a batch. fixed, period: float64 [b, d]; rounds, mean: float64 [b, p]. Shares may be
+        fractions of a microbatch here."""
         inverse = 1.0 / period
         compute = (self.total + (fixed * inverse).sum(axis=1)) / inverse.sum(axis=1)
         compute = numpy.maximum(compute, (fixed + period).max(axis=1))
@@ -142,7 +145,7 @@ class Searcher:
         mean[which, stage] = out.mean(axis=1)
 
     def swap(self, left: int, right: int) -> None:
-        """Makes a swap."""
+        """Swaps two flat positions and updates the sums."""
         places_before = self.flat[left], self.flat[right]
         self.flat[left], self.flat[right] = places_before[1], places_before[0]
         rows, stages = {left // self.stages}, {left % self.stages}
@@ -172,9 +175,10 @@ class Searcher:
         heat: float,
         batch: int = 0,
     ) -> None:
-        """Batches of random swaps, the best acceptable one of each taken; ends with the best placement seen.
+        """Batches of random swaps; of each batch the best swap is made if the temperature accepts it. Ends with the
+        best placement seen.
 
-        over: whether time is up. heat: the temperature at the start as a part of the value; it falls to a hundredth of
+        over: whether the time is up. heat: the first temperature, as a part of the value; it falls to a hundredth of
         that.
         """
         if len(self.flat) < 2 or self.slots == 0:
@@ -223,8 +227,8 @@ class Searcher:
 
 
 def crossover(first: Found, second: Found, periods: Matrix, random: numpy.random.Generator) -> tuple[Places, list[int]]:
-    """A child that keeps about half of the first parent's pipelines, the quicker ones rather, whole; the other devices
-    keep the order and stages that they have in the second parent."""
+    """A child that keeps about half of the first parent's pipelines as they are, with a preference for the faster ones;
+    the other devices keep the order and the stages that they have in the second parent."""
     pipelines, stages = first.places.shape
     rank = numpy.argsort(numpy.argsort(periods + random.random(pipelines) * float(periods.std() + 1e-12)))
     kept = rank < max(1, pipelines // 2)

@@ -24,21 +24,23 @@ from .shapes import candidate, cut_for, shapes, why_nothing_fits
 from .swaps import swap
 
 SHAPES_SEARCHED, REFINED = 4, 6
-"""Shapes that are searched, of more than refine.MOST_DEVICES devices; and that are refined, of fewer."""
+"""Most shapes that are searched with more than refine.MOST_DEVICES devices, and that are refined with fewer."""
 IMPROVED, BEFORE = ", improved by swaps", "as before"
 SAMPLE_S = 1.0
-"""Seconds of the search for a sample's plan, which says how many stages thousands of devices may have; a fifth of less
-time."""
+"""Seconds of the search for the plan of a sample, from which the number of stages for thousands of devices follows; at
+most a fifth of the time left."""
 SURE = 6
-"""Shapes of which a construction is simulated even where no time is left."""
+"""Shapes for which one construction is simulated even where no time is left."""
 SURE_SHAPES, SURE_STEPS = 3, 8
-"""The best of so many of these are refined in so many steps, the same."""
+"""Of these, so many shapes are refined by so many steps, also where no time is left."""
 SHORT, BATCHES = 0.15, 320
-"""Of many devices: a first run's part of the swaps of a whole one; batches of swaps of a run that is not compiled."""
+"""With many devices: the part of a run's swaps that a first run makes; batches of swaps in a run without compiled
+loops."""
 GENERATIONS, PATIENCE = 40, 7
-"""Children of the best shape at most, and how many in a row may bring nothing."""
+"""Most children of the best shape, and how many in a row may be no improvement."""
 SAME = 0.01
-"""Two placements within this part of a step are taken as equally good; the one in the order of names wins."""
+"""Placements whose steps differ by less than this part count as equally good; of these, the one in the order of names
+wins."""
 
 
 def best_candidate(
@@ -54,20 +56,21 @@ def best_candidate(
 ) -> Candidate:
     """The search over shapes and placements. score: what to minimise among finished candidates (default seconds).
 
-    watch: called with every new best candidate, for progress and for benchmarks. clock: what the deadline is a time of.
-    near: a placement to begin with. Where it can be used nothing is done after the deadline; without it some work is
-    done however little time there is. estimator: of the network and the workload, which keeps what it has timed.
+    watch: called with every new best candidate, for progress and for benchmarks. clock: `deadline` is a time of this
+    clock. near: a placement to begin with. Where it can be used, the search does nothing after the deadline; without
+    it, a minimum of work is done after the deadline too. estimator: of this network and workload; it remembers the
+    placements that it has timed.
     """
-    islands = components(network)
-    if len(islands) > 1:
+    connected = components(network)
+    if len(connected) > 1:
         # Nodes that can't reach each other can't train together: plan for the largest part, the others are spares.
-        part = network.subset([network.names[device] for device in islands[0]])
+        part = network.subset([network.names[device] for device in connected[0]])
         try:
-            inner = best_candidate(part, workload, deadline, seed, score, watch, clock, _inside(near, islands[0]))
+            inner = best_candidate(part, workload, deadline, seed, score, watch, clock, _inside(near, connected[0]))
         except PlanError as error:
             raise PlanError(why_nothing_fits(network, workload)) from error
-        lift = numpy.array(islands[0])
-        outside = [device for island in islands[1:] for device in island]
+        lift = numpy.array(connected[0])
+        outside = [device for others in connected[1:] for device in others]
         spare = tuple([int(lift[device]) for device in inner.spare] + outside)
         return replace(inner, places=lift[inner.places], spare=spare)
     ready(deadline - clock(), STEP)
@@ -135,7 +138,8 @@ def _best_of_many(
 
 @dataclass
 class _Kept:
-    """Candidates that were measured. measure: what to minimise; watch: is told of each new best."""
+    """The candidates that were measured. measure: the function to minimise; watch: called with each new best
+    candidate."""
 
     measure: Callable[[Candidate], float]
     watch: Callable[[Candidate], None] | None
@@ -150,11 +154,11 @@ class _Kept:
         self.finished.append((value, found))
 
     def best(self) -> tuple[float, Candidate]:
-        """The least value and whose it is."""
+        """(the least value, its candidate)."""
         return min(self.finished, key=lambda pair: pair[0])
 
     def first_of_each_shape(self) -> list[Candidate]:
-        """The best of each shape, the best shape first."""
+        """The best candidate of each shape, the best shape first."""
         first: dict[Shape, Candidate] = {}
         for _, option in sorted(self.finished, key=lambda pair: pair[0]):
             first.setdefault(option.shape, option)
@@ -170,8 +174,9 @@ def _search_few(
     clock: Callable[[], float],
     sure: bool,
 ) -> None:
-    """Up to FEW devices: constructions simulated, annealed, crossed; of up to MOST_DEVICES the best of each shape
-    refined. sure: whatever the time, a construction of each of SURE shapes is simulated, and the best are refined."""
+    """Up to FEW devices: constructions are simulated, annealed and crossed; with up to MOST_DEVICES devices the best
+    candidate of each shape is refined. sure: even where no time is left, a construction of each of SURE shapes is
+    simulated, and the best are refined."""
     count = len(estimator.network)
 
     def over() -> bool:
@@ -181,7 +186,7 @@ def _search_few(
     order = sorted(starts, key=lambda shape: starts[shape][0].value)[: None if few else SHAPES_SEARCHED]
     for rank, shape in enumerate(order):
         for at, first in enumerate(starts[shape][: 1 if rank else None]):
-            # The simulator may prefer a construction that the analytic time puts a little behind.
+            # The simulation may prefer a construction whose analytic time is a little longer.
             if first.value < 1.1 * starts[shape][0].value and ((sure and rank < SURE and not at) or not over()):
                 kept.keep(_settle(estimator, first, shape.chunks))
     if few and kept.finished:
@@ -203,7 +208,8 @@ def _search_few(
     if not small and population:
         _generations(estimator, population, kept, random, batches, over, GENERATIONS if count > 16 else 3)
     if few:
-        # The best of each shape: the analytic time, and so the search, may rank shapes otherwise than the simulator.
+        # The best of each shape: the analytic time, which the search uses, may rank shapes in another order than the
+        # simulation.
         half = (clock() + deadline) / 2
         if count <= ENUMERATED:
             for option in enumerated(estimator, order, lambda: clock() > half):
@@ -248,7 +254,7 @@ def _generations(
     over: Callable[[], bool],
     most: int,
 ) -> None:
-    """Children of the best shape, until PATIENCE of them in a row bring nothing."""
+    """Makes children of the best shape, until PATIENCE of them in a row are no improvement."""
     shape = min(population, key=lambda key: min(found.value for found in population[key]))
     quiet = 0
     for _ in range(most):
@@ -262,13 +268,13 @@ def _generations(
 
 
 def _wishes(places: Places) -> list[tuple[int | None, int | None]]:
-    """The (stages, pipelines) that a job may wish of a placement with one stage a node."""
+    """The wishes (stages, pipelines) of a job that a placement with one stage a node fulfils."""
     pipelines, stages = places.shape
     return [(one, other) for one in (None, stages) for other in (None, pipelines)]
 
 
 def _inside(near: Found | None, members: list[int]) -> Found | None:
-    """A placement in the numbers that its devices have among ``members``; None if it has others."""
+    """The placement with its devices' indices in ``members``; None if it has a device that is not there."""
     if near is None or not set(near.places.reshape(-1).tolist()) <= set(members):
         return None
     number = {device: at for at, device in enumerate(members)}
@@ -279,8 +285,8 @@ def _inside(near: Found | None, members: list[int]) -> Found | None:
 def _starts(
     estimator: Estimator, wanted: list[Shape], over: Callable[[], bool], near: Found | None
 ) -> dict[Shape, list[Found]]:
-    """For each shape that fits the memory, its constructions, the best first; with ``near`` its shape is the first, and
-    as many shapes as there is time for."""
+    """For each shape that fits the memory, its constructions, the best first. With ``near``, its shape comes first, and
+    there are as many shapes as the time allows."""
     if near is not None:
         wanted = sorted(wanted, key=lambda shape: (shape.pipelines, shape.nodes) != near.places.shape)
     workload = estimator.workload
@@ -354,7 +360,8 @@ def _generation(
 
 
 def _settle(estimator: Estimator, found: Found, chunks: int) -> Candidate | None:
-    """The found placement with its own cut and whole shares; the plain cut by mean speed, or the one by the slowest."""
+    """The placement as a candidate, with the layers cut for its devices and with whole shares; None where no cut fits
+    the memory."""
     cut = cut_for(estimator, found.places, chunks)
     return None if cut is None else candidate(estimator, found.places, found.spare, cut, found.origin)
 

@@ -1,8 +1,10 @@
-"""Thousands of devices: cut into neighbourhoods, each searched by itself, one cut of layers for all.
+"""The search for thousands of devices: they are divided into neighbourhoods, each searched by itself, with one cut of
+the layers for all.
 
-A sample's plan says how many stages a pipeline may have, and numbers next to it are tried on some hundred devices.
+The plan of a sample of the devices gives a number of stages, and numbers near it are tried on some hundred devices.
 Devices of one region with lines of similar speed are neighbours;
-their pipelines are annealed against each other, and of all neighbourhoods' those train that no other waits for.
+the pipelines of a neighbourhood are annealed together. Of all neighbourhoods' pipelines, those train that the others
+need not wait for.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ from .shapes import candidate, needed_memory
 from .swaps import swap
 
 NEIGHBOURHOOD, SAMPLE, TRIED = 240, 120, 600
-"""Devices of a neighbourhood; of the sample whose plan says which number of stages is tried first; and of those with
-which numbers of stages are compared."""
+"""Devices of a neighbourhood; of the sample whose plan gives the number of stages that is tried first; and of the
+sample on which numbers of stages are compared."""
 EFFORT = 0.15
-"""Of a whole run of swaps, in each neighbourhood."""
+"""The part of a whole run of swaps that each neighbourhood gets."""
 LEFT_OUT = (0.05, 0.15, 0.4)
-"""Parts of the pipelines, those with the thinnest lines, without which rounds may be quicker."""
+"""The parts of the pipelines that are left out on trial: those with the slowest lines, without which rounds may be
+faster."""
 
 
 def best_of_many(
@@ -41,8 +44,8 @@ def best_of_many(
     over: Callable[[], bool],
     cut: Cut | None = None,
 ) -> Iterator[Candidate]:
-    """Candidates for thousands of devices; none where a sample's plan fits none of them. sampled: plans a sample.
-    cut: of the layers, where it is known."""
+    """Candidates for thousands of devices; no candidate where none of the devices has the memory. sampled: plans a
+    sample. cut: of the layers, where it is known already."""
     network, workload = estimator.network, estimator.workload
     random = numpy.random.default_rng(seed)
     if cut is None:
@@ -71,7 +74,7 @@ def best_of_many(
 def _part_of(
     network: Network, workload: Workload, size: int, random: numpy.random.Generator
 ) -> tuple[Network, Workload]:
-    """Some of the devices, drawn, and their part of the batch."""
+    """Some devices, drawn at random, and a workload with their part of the batch."""
     count = len(network)
     some = sorted(random.choice(count, min(size, count), replace=False).tolist())
     share = max(1, workload.microbatches * len(some) // count) * workload.microbatch
@@ -81,9 +84,9 @@ def _part_of(
 def _best_depth(
     network: Network, workload: Workload, first: Cut, random: numpy.random.Generator, over: Callable[[], bool]
 ) -> Cut:
-    """The cut with which some of the devices, placed as all will be, have the shortest step: of one stage more or
-    fewer than ``first``, or twice as many, and so on from the best. What a sample's search prefers may leave half of
-    all without a place for want of memory."""
+    """The cut with which some of the devices, placed as all will be, have the shortest step: one stage more or fewer
+    than ``first``, or twice as many, and so on from the best. The number that a sample's plan prefers may leave half of
+    all devices without a place, because they have too little memory."""
     part, less = _part_of(network, workload, TRIED, random)
     estimator, state = Estimator(part, less), random.bit_generator.state
 
@@ -108,7 +111,8 @@ def _best_depth(
 def _placed(
     network: Network, workload: Workload, cut: Cut, random: numpy.random.Generator, over: Callable[[], bool]
 ) -> Places | None:
-    """The pipelines of all neighbourhoods that no other waits for; None where no device has the memory."""
+    """The pipelines of all neighbourhoods that the others need not wait for, int [d, nodes]; None where no device has
+    the memory."""
     least, nodes = smaller(workload)[-1], cut.nodes
     need = needed_memory(least, cut, -(-least.microbatches // max(1, len(network) // nodes)))
     rows: list[numpy.ndarray] = []
@@ -144,7 +148,7 @@ def _pipelines(
     random: numpy.random.Generator,
     over: Callable[[], bool],
 ) -> list[numpy.ndarray]:
-    """The pipelines of a neighbourhood, int [nodes] devices of the whole network each."""
+    """The pipelines of a neighbourhood: for each, int [nodes] of device indices in the whole network."""
     nodes = cut.nodes
     count = max(1, len(members) // nodes)
     if len(members) < nodes:
@@ -176,9 +180,10 @@ def _pipelines(
 
 
 def neighbourhoods(network: Network, usable: numpy.ndarray, nodes: int) -> list[numpy.ndarray]:
-    """Devices of one region with lines of similar speed together, a whole number of pipelines where it can be.
+    """Divides devices into neighbourhoods: one region, lines of similar speed, and where possible enough devices for a
+    whole number of pipelines.
 
-    usable: int [m], the devices that can hold something.
+    usable: int [m], the devices that have the memory for some stage.
     """
     regions = numpy.array([device.region for device in network.devices])[usable]
     line = numpy.minimum(network.upload, network.download)[usable]
@@ -194,7 +199,7 @@ def neighbourhoods(network: Network, usable: numpy.ndarray, nodes: int) -> list[
 
 
 def _pieces(members: numpy.ndarray, nodes: int) -> list[numpy.ndarray]:
-    """In pieces of about NEIGHBOURHOOD, each but the last a whole number of pipelines."""
+    """The devices in pieces of about NEIGHBOURHOOD, each but the last one a whole number of pipelines."""
     pipelines = len(members) // nodes
     count = max(1, round(pipelines * nodes / NEIGHBOURHOOD))
     edges = [round(at * pipelines / count) * nodes for at in range(count)]
@@ -202,7 +207,8 @@ def _pieces(members: numpy.ndarray, nodes: int) -> list[numpy.ndarray]:
 
 
 def useful(most: int, microbatches: int, fixed: Matrix, period: Matrix) -> numpy.ndarray:
-    """int [k]: pipelines that get at least one microbatch when all end together; the others would be waited for."""
+    """int [k]: the pipelines that get at least one microbatch where all end at the same time; the step would wait for
+    the others."""
     order = numpy.argsort(fixed + period, kind="stable")
     inverse = 1.0 / period[order]
     ends = (microbatches + numpy.cumsum(fixed[order] * inverse)) / numpy.cumsum(inverse)
@@ -212,8 +218,8 @@ def useful(most: int, microbatches: int, fixed: Matrix, period: Matrix) -> numpy
 
 
 def _common_cut(network: Network, workload: Workload, stages: int) -> Cut | None:
-    """Equal speeds at every position; the least memory with which there is a cut, of few devices' worth. None of no
-    stages, or of more than there are layers or devices."""
+    """The cut for equal speeds at every position and the least memory for which there is a cut. None for 0 stages, or
+    for more than there are layers or devices."""
     if not 1 <= stages <= min(len(workload.layers), len(network)):
         return None
     for part in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9):

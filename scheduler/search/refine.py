@@ -1,7 +1,7 @@
 """The last steps of a search for a few devices: small changes of a whole plan, each timed by the simulator.
 
-The search before it moves devices while the cut of the layers follows their speed, and the shares follow both. Here
-cut, shares and devices change one at a time, and links count in all of them.
+The search before this one moves devices only: the cut follows their speeds, and the shares follow both. Here the cut,
+the shares and the devices change one at a time, so that links count for the cut and the shares too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .shapes import candidate, cut_for, needed_memory
 
 MOST_DEVICES = 12
 SLACK = 1.1
-"""A change is simulated where the analytic time is no more than so many times the best's."""
+"""A change is simulated if its analytic time is at most this many times that of the best."""
 MOST_STEPS = 40
 ENUMERATED, CUTS, BEST = 5, 64, 30
-"""Devices of which every placement is looked at; cuts of the layers up to which each is; placements of a shape that are
-then simulated."""
+"""Most devices for which every placement is tried; most cuts of the layers for which every cut is tried; placements of
+a shape that are then simulated."""
 
 
 def refined(
@@ -36,7 +36,7 @@ def refined(
 ) -> Candidate:
     """The candidate after the best of all small changes, again and again until none helps.
 
-    over: whether time is up; ``sure`` steps are taken all the same.
+    over: whether the time is up. ``sure`` steps are made even then.
     """
     best, value = found, measure(found)
     for turn in range(MOST_STEPS):
@@ -59,7 +59,7 @@ def refined(
 
 
 def enumerated(estimator: Estimator, shapes: Sequence[Shape], over: Callable[[], bool]) -> list[Candidate]:
-    """The best of every placement there is, of each shape, by the analytic time."""
+    """For each shape, the best of all its placements by the analytic time."""
     result: list[Candidate] = []
     for shape in shapes:
         found: list[Candidate] = []
@@ -74,7 +74,7 @@ def enumerated(estimator: Estimator, shapes: Sequence[Shape], over: Callable[[],
 
 
 def _placements(devices: int, shape: Shape) -> Iterator[tuple[Places, list[int]]]:
-    """Every choice and order of devices; pipelines are told apart by their places alone."""
+    """Every choice and order of devices, as (places, spares); the order of the pipelines does not count."""
     for order in permutations(range(devices), shape.devices):
         places = numpy.array(order).reshape(shape.pipelines, shape.nodes)
         if (numpy.diff(places[:, 0]) > 0).all():
@@ -82,7 +82,7 @@ def _placements(devices: int, shape: Shape) -> Iterator[tuple[Places, list[int]]
 
 
 def _cuts(estimator: Estimator, places: Places, chunks: int) -> list[Cut]:
-    """Every cut where there are few, else the one by speed and those next to it."""
+    """Every cut where there are few; else the cut by speed, and those that differ from it by one moved boundary."""
     layers, stages = len(estimator.workload.layers), places.shape[1]
     if chunks == 1 and comb(layers - 1, stages - 1) <= CUTS:
         edges = combinations(range(1, layers), stages - 1)
@@ -126,7 +126,7 @@ def changes(estimator: Estimator, found: Candidate) -> Iterator[Candidate]:
 
 
 def _moved(stages: tuple[tuple[int, int], ...]) -> Iterator[tuple[tuple[int, int], ...]]:
-    """One layer from a stage to its neighbour."""
+    """Each cut in which one layer moves from a stage to its neighbour."""
     for at in range(len(stages) - 1):
         (first, middle), (_, last) = stages[at], stages[at + 1]
         for edge in (middle - 1, middle + 1):

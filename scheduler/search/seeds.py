@@ -1,4 +1,5 @@
-"""Placements to start a search from: clusters as pipelines, clusters as groups, and everything between."""
+"""Placements from which a search starts (constructions): near devices as pipelines, near devices as groups, and
+mixtures."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from ..timing.estimate import Estimator
 
 FEW = 128
 SETS = 16
-"""Devices of which several sets are tried where a shape leaves some out."""
+"""Most devices for which several sets are tried where a shape leaves some out."""
 
 
 def nearness(network: Network, bits: float) -> Matrix:
@@ -24,7 +25,8 @@ def nearness(network: Network, bits: float) -> Matrix:
 
 
 def chain(near: Matrix, regions: list[int]) -> list[int]:
-    """All devices in an order in which neighbours are near: region by region where there are some, each to the nearest.
+    """All devices in an order in which neighbours are near: region by region where regions have names, and after each
+    device the nearest one that is left.
 
     Starts at the device that is farthest from all others on average, so that the chain does not start in the middle.
     """
@@ -52,8 +54,8 @@ def _greedy_chain(near: Matrix) -> list[int]:
 def clusters(near: Matrix, size: int) -> list[list[int]]:
     """Devices in clusters of at most `size`, each grown by the nearest free ones.
 
-    It grows from the free device that has the nearest neighbours, or, of more than FEW devices, from the one that had
-    them when all were free.
+    A cluster grows from the free device with the nearest free neighbours; with more than FEW devices, from the free
+    device that had the nearest neighbours when all were free.
     """
     left = numpy.ones(len(near), dtype=bool)
     result: list[list[int]] = []
@@ -73,8 +75,8 @@ def clusters(near: Matrix, size: int) -> list[list[int]]:
 
 
 def stripes(order: list[int], pipelines: int, stages: int, width: int) -> Places:
-    """Deals the order over blocks of `width` stages: width = stages makes each pipeline a run of neighbours,
-    width = 1 makes each group one, and between them each run is dealt over a few groups."""
+    """int [pipelines, stages]: the order, dealt over blocks of `width` stages. With width = stages each pipeline is a
+    run of neighbours, with width = 1 each group is one, and between these each run is dealt over a few groups."""
     places = numpy.empty((pipelines, stages), dtype=numpy.int64)
     position = 0
     for first in range(0, stages, width):
@@ -89,7 +91,7 @@ def stripes(order: list[int], pipelines: int, stages: int, width: int) -> Places
 def constructions(
     estimator: Estimator, pipelines: int, stages: int, bits: float, near: Matrix | None = None
 ) -> list[tuple[str, Places]]:
-    """Named starting placements for one shape, of each of the sets of devices that ``taken`` names."""
+    """(name, places) of starting placements for one shape, for each set of devices from ``taken``."""
     near = nearness(estimator.network, bits) if near is None else near
     made: list[tuple[str, Places]] = []
     for kept in taken(estimator.network, near, pipelines * stages):
@@ -98,9 +100,9 @@ def constructions(
 
 
 def taken(network: Network, near: Matrix, slots: int) -> list[list[int]]:
-    """Sets of devices to try where there are more than places: fast and near ones, and those with most memory; of up to
-    SETS also the fastest, the nearest to all, and what is left when whoever is farthest from the others goes, one by
-    one."""
+    """Sets of devices to try where there are more devices than places: fast and near ones, and those with most memory.
+    With up to SETS devices also the fastest, the ones nearest to all others, and those that remain when the device
+    farthest from the others is removed, again and again."""
     count, speed = len(network), network.tflops
     reach = -near.mean(axis=1)
     scores = [speed / speed.max() + 0.25 * reach / max(float(-reach.min()), 1e-12)]
@@ -113,7 +115,7 @@ def taken(network: Network, near: Matrix, slots: int) -> list[list[int]]:
             inside[last], gone[last] = False, turn - count
         scores += [speed, reach, gone]
     if slots < count and len(set(network.memory.tolist())) > 1:
-        # Where only the largest hold a stage: nothing else is a beginning of such a shape.
+        # Some shapes fit only on the devices with most memory; no other set is a start for these.
         scores.append(-numpy.lexsort((-speed, -network.memory)).argsort(kind="stable").astype(numpy.float64))
     sets = [tuple(sorted(numpy.argsort(-score, kind="stable")[:slots].tolist())) for score in scores]
     return [list(kept) for kept in dict.fromkeys(sets)]
@@ -122,7 +124,7 @@ def taken(network: Network, near: Matrix, slots: int) -> list[list[int]]:
 def _dealt(
     estimator: Estimator, pipelines: int, stages: int, near: Matrix, kept: list[int]
 ) -> list[tuple[str, Places]]:
-    """Placements of as many devices as there are places."""
+    """(name, places) of placements of exactly as many devices as there are places."""
     network, slots, speed = estimator.network, pipelines * stages, estimator.network.tflops
     inner = near[numpy.ix_(kept, kept)]
     regions = estimator.regions[kept].tolist()

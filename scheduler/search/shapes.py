@@ -1,4 +1,4 @@
-"""Which shapes to try, and turning a placement of one shape into a whole candidate plan."""
+"""Which shapes to try, and how a placement of one shape becomes a whole candidate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_STAGES_TRIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 
 
 def shapes(devices: int, workload: Workload) -> list[Shape]:
-    """Shapes that could be, the ones that use more devices first. PlanError if the job's wish can't be met."""
+    """The possible shapes, those that use more devices first. PlanError if the job asks for an impossible one."""
     chunk_counts = (1, 2, 3, 4) if workload.schedule == "interleaved" else (1,)
     if workload.schedule == "interleaved" and workload.chunks > 1:
         chunk_counts = (workload.chunks,)
@@ -53,7 +53,8 @@ def shapes(devices: int, workload: Workload) -> list[Shape]:
 
 
 def _pipeline_counts(room: int, devices: int) -> list[int]:
-    """All counts where there are few, else the most and some fewer: the search drops single pipelines by itself."""
+    """All counts where there are few; else the largest and some smaller ones, because the search itself drops single
+    pipelines."""
     if devices > FEW:
         return sorted({room, room // 2}, reverse=True)
     if room <= 6:
@@ -66,7 +67,8 @@ def _count(number: int, noun: str) -> str:
 
 
 def cut_for(estimator: Estimator, places: Places, chunks: int = 1) -> Cut | None:
-    """The layer ranges for a placement, by the devices' speed and memory; None if no cut fits."""
+    """The layer ranges for a placement: for each position the mean speed of its devices (harmonic) and their least
+    memory count. None where no cut fits the memory."""
     workload, network = estimator.workload, estimator.network
     pipelines, nodes = places.shape
     speeds = [float(1.0 / (1.0 / network.tflops[places[:, position]]).mean()) for position in range(nodes)]
@@ -104,7 +106,8 @@ def needed_memory(workload: Workload, cut: Cut, microbatches: int) -> Matrix:
 
 
 def candidate(estimator: Estimator, places: Places, spare: list[int], cut: Cut, origin: str) -> Candidate | None:
-    """The placement with whole shares of the batch; None if it uses a link that does not exist."""
+    """The placement with whole shares of the batch. None if it uses a link that does not exist, or has more pipelines
+    than a batch has microbatches."""
     workload = estimator.workload
     if len(places) > workload.microbatches:
         return None
@@ -142,11 +145,11 @@ def why_nothing_fits(network: Network, workload: Workload) -> str:
             f"the model needs {size_text(total)}: the {_count(len(network), 'device')} that joined have "
             f"{size_text(together)} together{_what_would_fit(network, workload)}"
         )
-    islands = components(network)
-    if len(islands) > 1:
+    connected = components(network)
+    if len(connected) > 1:
         return (
-            f"the network falls into {len(islands)} parts with no link between them (for example "
-            f"{network.names[islands[0][0]]} and {network.names[islands[1][0]]}), and no part can train alone"
+            f"the network falls into {len(connected)} parts with no link between them (for example "
+            f"{network.names[connected[0][0]]} and {network.names[connected[1][0]]}), and no part can train alone"
         )
     missing = numpy.argwhere(network.bandwidth == 0)
     if len(missing):
@@ -162,7 +165,8 @@ def why_nothing_fits(network: Network, workload: Workload) -> str:
 
 
 def _what_would_fit(network: Network, workload: Workload) -> str:
-    """What the job could say instead, where that would fit: what costs a training least first, and all of it last."""
+    """What the job could say so that it would fit, or "": single changes first, the one that costs the training least
+    foremost; then all of them together."""
     words: list[str] = []
     whole = workload
     for said, change in _less_memory(workload):
@@ -176,8 +180,8 @@ def _what_would_fit(network: Network, workload: Workload) -> str:
 
 
 def _less_memory(workload: Workload) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(words of the job, fields of a workload with them): 1F1B keeps fewer microbatches than GPipe, with recompute a
-    layer's inputs alone are kept, and moments may lie in main memory."""
+    """(keys of the job in words, fields of the workload with them). 1F1B keeps fewer microbatches than GPipe, recompute
+    keeps only the layers' inputs, and the moments may lie in main memory."""
     if workload.schedule == "gpipe":
         yield 'schedule = "1f1b"', {"schedule": "1f1b"}
     if not workload.recompute:

@@ -1,7 +1,8 @@
-"""Annealing one swap at a time for a step's seconds: what annealing.py evaluates in batches, in loops for a compiler.
+"""Annealing one swap at a time for the seconds of a step: the evaluation of annealing.py, which works in batches,
+written as loops for a compiler.
 
-A swap is two rows of a few hops, and two groups in which one member's flows change: O(pipelines). Nothing here is
-called but from `anneal`, which is compiled where numba is loaded.
+A swap changes a few hops of two pipelines, and one member's flows in each of two groups: O(pipelines). All functions
+are called by `anneal`, which is compiled where numba is loaded.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from ..timing.compiled import compiled
 from .annealing import TIE, Searcher
 
 MOVES, PARTS, COLD = 1500, 12, 1e-3
-"""Moves of a run for each device; parts of a run, after each of which the time is looked at and the best goes on; the
-temperature at the end, as a part of that at the start."""
+"""Moves of a run for each device; parts of a run, after each of which the time is checked and the run continues from
+the best placement; the last temperature, as a part of the first."""
 WORST, SLOWEST, ALONG = 0.25, 0.5, 0.75
-"""Of the moves: up to WORST start at the slowest pipeline, up to SLOWEST in the slowest group, and from ALONG on they
-stay in their group, so that pipelines change and groups do not."""
+"""Thresholds on a random number in [0, 1): below WORST a move starts at the slowest pipeline, below SLOWEST in the
+slowest group; above ALONG a move stays in its group, so that pipelines change and groups do not."""
 
 
 class Links(NamedTuple):
-    """What a row's time depends on: float64 [n, n] seconds a bit, seconds there and back, bits an element forward and
-    backward, seconds of coding an element; and [n] seconds a bit of devices' own lines, and flops a second."""
+    """The numbers that a pipeline's time depends on. float64 [n, n]: seconds a bit; seconds there and back; bits an
+    element forward and backward; seconds of coding an element. float64 [n]: seconds a bit of the devices' own uplinks
+    and downlinks; flops a second."""
 
     per_bit: Matrix
     trip: Matrix
@@ -51,7 +53,8 @@ def links_of(searcher: Searcher) -> Links:
 def swap(
     searcher: Searcher, random: numpy.random.Generator, over: Callable[[], bool], heat: float, effort: float = 1.0
 ) -> None:
-    """A run of `effort` times MOVES moves for each device, from `heat` to nothing."""
+    """A run of `effort` times MOVES moves for each device, at temperatures that fall from `heat`, a part of the
+    value."""
     links, parts = links_of(searcher), PARTS
     moves = max(1, int(effort * MOVES * len(searcher.flat)) // parts)
     heats = [max(heat * COLD ** (at / parts), 1e-9) for at in range(parts + 1)]
@@ -174,7 +177,7 @@ def _swaps(
             row = index if move < 0 else rows[index]
             base = row * stages
             fill, slow, slow_forward, slow_backward, ahead_most, astern_most, line = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-            load, taken, code = 0.0, 0.0, 0.0  # of this stage, by the hop before it
+            load, taken, code = 0.0, 0.0, 0.0  # of this stage, from the hop before it
             for stage in range(stages):
                 here = flat[base + stage]
                 forward = work[stage] / speed[here]

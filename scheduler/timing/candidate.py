@@ -1,4 +1,5 @@
-"""A candidate: a whole plan in indices, as the search makes them and the simulation times them."""
+"""A candidate: a whole plan with device indices instead of names; the search makes candidates, the simulation times
+them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ Places = numpy.ndarray
 
 @dataclass(frozen=True)
 class Shape:
-    """pipelines x nodes of a pipeline, each holding `chunks` stages."""
+    """`pipelines` pipelines of `nodes` nodes; each node holds `chunks` stages."""
 
     pipelines: int
     nodes: int
@@ -29,7 +30,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A whole plan in indices. places: int [d, nodes]. in_flight: of the plan in force; None: still to be chosen."""
+    """A whole plan with device indices. places: int [d, nodes]. in_flight: as in the plan in force; None: still to be
+    chosen."""
 
     places: Places
     spare: tuple[int, ...]

@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import Any
 
 Loops = tuple[tuple[str, str], ...]
-"""Modules and loops of theirs."""
+"""(module, name of a loop in it) of compiled loops."""
 COMPILING_S, LOADING_S = 4.0, 0.8
-"""Seconds that compiling and that loading what was compiled before may take: a search that has less goes without."""
+"""Least seconds of a search that compiles loops first, and of one that loads loops compiled earlier; a search with less
+time uses plain Python loops."""
 SOURCES = Path(__file__).parent.parent
 STEP: Loops = (("search/swaps", "_swaps"), ("timing/pipeline", "pipeline_end"))
 PUBLISHED: Loops = (("published/loops", "anneal_published"),)
-"""What a search for a short step, and one for the published cost, uses."""
+"""The loops of a search for a short step, and of one for the published cost."""
 
 
 @lru_cache(maxsize=1)
 def numba() -> Any:
-    """The module numba; None where it is not there or not wanted."""
+    """The module numba; None where it is not installed or FARFLUNG_FAST=0."""
     if os.environ.get("FARFLUNG_FAST") == "0":
         return None
     try:
@@ -32,24 +33,24 @@ def numba() -> Any:
 
 @lru_cache(maxsize=1)
 def _used() -> Any:
-    """numba, from when a search uses it."""
+    """numba, once a search has loaded it; else None."""
     return numba()
 
 
 def ready(seconds: float, loops: Loops) -> bool:
-    """Whether a search of so many seconds uses compiled loops; it loads numba where it does."""
+    """Whether a search of `seconds` seconds uses compiled loops; loads numba if so."""
     enough = seconds >= COMPILING_S or (seconds >= LOADING_S and is_kept(loops)) or bool(_used.cache_info().currsize)
     return enough and _used() is not None
 
 
 def is_loaded() -> bool:
-    """Whether compiled loops are used without waiting for numba."""
+    """Whether numba is loaded, so that compiled loops can be used at once."""
     return bool(_used.cache_info().currsize) and _used() is not None
 
 
 def is_kept(loops: Loops, sources: Path = SOURCES) -> bool:
-    """Whether numba's cache beside the sources has all these loops, of the sources as they are. numba keeps it
-    elsewhere where it may not write there, and this does not look for it."""
+    """Whether numba's cache beside the sources has all these loops, compiled from the present sources. Where numba may
+    not write there, it keeps its cache elsewhere; this function does not look there."""
     for module, name in loops:
         source = sources / f"{module}.py"
         try:
@@ -64,7 +65,7 @@ def is_kept(loops: Loops, sources: Path = SOURCES) -> bool:
 
 @lru_cache(maxsize=64)
 def compiled(function: Callable[..., Any]) -> Any:
-    """The function, compiled at its first call and kept in numba's cache; as it is where numba is not there."""
+    """The function, compiled at its first call and kept in numba's cache; unchanged where numba is not installed."""
     module = numba()
     if module is None:
         return function

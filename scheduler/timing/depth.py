@@ -1,9 +1,10 @@
-"""How many microbatches a 1F1B pipeline has in flight at each stage: enough that no link makes the others wait.
+"""How many microbatches a 1F1B pipeline has in flight at each stage: enough to hide the links' round trips.
 
-What a stage has sent comes back after its own compute and that of the stages behind it, and after the links between
-them, there and back. In a period the slowest of them carries or computes one microbatch. So the stages take a period
-each at most, and the links what they take; as many more have to be in flight as fit into that, and one more for each
-link, for a message may find its stage busy with another. More than that cost memory and gain nothing.
+A microbatch comes back to a stage (as a gradient) after the compute of this stage and the later ones, and after the
+links between them in both directions. A period is the time in which the slowest stage or link handles one microbatch.
+The stages take at most one period each, which plain 1F1B's depth covers. The links' time needs as many more
+microbatches as it has periods, and one more for each link, because a message may find its stage busy. Still more would
+cost memory and gain nothing.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from ..workloads.workload import Workload
 from .estimate import Cut, Estimator
 
 SHORT = 0.02
-"""This part of the pace is not worth more microbatches in memory."""
+"""Round trips shorter than this part of plain 1F1B's depth, both in periods, do not add microbatches."""
 
 Depths = tuple[tuple[int, ...], ...]
 """[d][p]: microbatches that each stage of each pipeline may have in flight."""
 
 
 def in_flight(estimator: Estimator, places: numpy.ndarray, cut: Cut, microbatches: Sequence[int]) -> Depths:
-    """The depths of a placement, int [d, nodes], whose pipelines take so many microbatches of a step.
+    """[d][p]: the depth at each stage of a placement, int [d, nodes]. microbatches: of a step, for each pipeline.
 
-    At least those of plain 1F1B, for which the layers were cut; at most the pipeline's microbatches and what the
-    device's memory holds. Empty where the schedule is none with a depth, and where plain 1F1B is deep enough.
+    At least the depths of plain 1F1B, for which the layers were cut; at most the pipeline's microbatches and as many as
+    the device's memory holds. Empty where the schedule has no depth to choose, and where plain 1F1B's depths suffice.
     """
     workload = estimator.workload
     count = places.shape[1]

@@ -1,8 +1,9 @@
 """The fast analytic time of a step: what the inner loop of the search compares placements by.
 
 A pipeline takes its fill and drain plus one period for each further microbatch; the period is set by the slowest
-device or the slowest direction of a link; what 1F1B has in flight covers the round trips (see depth.py). The sum over
-hops of DT-FM is 1.7 to 5 times too long on the published measurements, because hops overlap: the slowest one rules.
+device or the slowest direction of a link; enough microbatches are in flight under 1F1B to hide the round trips (see
+depth.py). DT-FM's formula adds up the hops. For the published measurements that sum is 1.7 to 5 times too long, because
+hops overlap and only the slowest one counts.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from .rounds import per_bit_sent, round_seconds
 from .tied import stage_bits, tied_seconds
 
 UNREACHABLE = 1e6
-"""Seconds (of latency, or for each bit) that stand for a link that does not exist: no plan with one is ever good."""
+"""Seconds of latency, and seconds a bit, of a link that does not exist: so long that no plan with such a link wins."""
 IMPOSSIBLE = 1e5
-"""A step of more seconds than this uses a link that does not exist."""
+"""A step longer than this many seconds uses a link that does not exist."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,11 @@ class Estimate:
 
 
 class Cut:
-    """What a cut of the layers into stages means in flops, bits and parameters of each stage.
+    """A cut of the layers into stages, and the flops, bits and parameters of each stage that follow from it.
 
     chunks: stages that one node of a pipeline holds (interleaved); position s holds stages s, s + nodes, ... tied: bits
-    of a matrix that the first and the last stage share, 0 where there is none or one node has both; `update` has them
-    at both positions.
+    of an update of the matrix that the first and the last stage share; 0 where there is none or one node has both
+    stages. `update` includes these bits at both positions.
     """
 
     def __init__(self, workload: Workload, stages: Ranges, chunks: int = 1) -> None:
@@ -79,7 +80,7 @@ def link_codecs(
 ) -> tuple[Matrix, Matrix, Matrix]:
     """(bits forward, bits backward, seconds of coding) for each element over each link, float64 [n, n] each.
 
-    codecs: link class -> name, as a plan has them; None to give every link the choice that is quickest on it alone.
+    codecs: link class -> name, as a plan has them; None gives every link the codec that is fastest on that link alone.
     """
     size = (len(network), len(network))
     if not workload.codecs:
@@ -111,7 +112,7 @@ def link_codecs(
 def _gathered_codecs(
     network: Network, table: Matrix, per_bit: Matrix, names: Sequence[str], codecs: Mapping[str, str]
 ) -> tuple[Matrix, Matrix, Matrix]:
-    """The same of a network that is not written out, in which link classes are pairs of regions."""
+    """The same for a network that is not written out, whose link classes are pairs of regions."""
     regions, numbers = numpy.unique([device.region for device in network.devices], return_inverse=True)
     at = {region: number for number, region in enumerate(regions.tolist())}
     fixed = numpy.full((len(regions), len(regions)), -1)
@@ -134,13 +135,13 @@ def _gathered_codecs(
 
 
 def capped(matrix: Matrix, most: float) -> Matrix:
-    """What a matrix that is not written out has, at most ``most``."""
+    """A matrix that is not written out, with each entry above ``most`` replaced by ``most``."""
     values = matrix
     return cast(Matrix, Gathered(matrix.shape[0], lambda rows, columns: numpy.minimum(values[rows, columns], most)))
 
 
 def _gathered(network: Network) -> tuple[Matrix, Matrix]:
-    """(seconds a bit, seconds there and back) of a network that is not written out."""
+    """(seconds a bit, seconds of latency there and back) of a network that is not written out."""
 
     def per_bit(rows: numpy.ndarray, columns: numpy.ndarray) -> Matrix:
         with numpy.errstate(divide="ignore"):
@@ -178,14 +179,14 @@ class Estimator:
         sent = per_bit_sent(network)
         self.sent = numpy.minimum(sent, UNREACHABLE) if network.written_out else capped(sent, UNREACHABLE)
         self.speed = network.tflops * 1e12 * workload.efficiency
-        # Bits for each element over each link, forward and backward, and seconds of coding an element at one end.
+        # Of each link: bits for each element forward and backward, and seconds of coding an element at one end.
         self.simulated: dict[Hashable, float] = {}
-        """Seconds of candidates that were simulated (simulated.py)."""
+        """Seconds of the candidates that were simulated so far (simulated.py)."""
         self.ended: dict[Hashable, float] = {}
-        """Seconds until pipelines end that were simulated alone."""
+        """Seconds until their end of the pipelines that were simulated one by one."""
         self._last_rounds: tuple[Hashable, Matrix] = (None, numpy.zeros(0))
         self.timed_rounds: dict[Hashable, tuple[float, bool]] = {}
-        """Seconds of candidates' slowest rounds, and whether these go in two levels."""
+        """(seconds of the slowest round, whether rounds go in two levels) of candidates that were asked for."""
         self.forward_bits, self.backward_bits, self.coding = link_codecs(network, workload, self.per_bit, codecs)
 
     @property
@@ -224,8 +225,8 @@ class Estimator:
             both[:, 1:] += coding
         fill = both.sum(axis=1) + trip.sum(axis=1)
         if cut.chunks > 1:
-            # A node computes all its chunks in a period and its links carry as many messages; the first microbatch
-            # need pass only the first chunk before every node is busy.
+            # A node computes all its chunks in a period, and its links carry as many messages. Every node is busy as
+            # soon as the first microbatch has passed the first chunk of each.
             shape = (len(rows), cut.chunks, cut.nodes)
             period = numpy.maximum(both.reshape(shape).sum(axis=1).max(axis=1), shared)
             busy = numpy.zeros(shape[0::2])
@@ -242,7 +243,8 @@ class Estimator:
         return fill - period, period
 
     def trips(self, row: numpy.ndarray, cut: Cut) -> Matrix:
-        """float64 [p - 1]: seconds that a microbatch is on each link of one pipeline, int [p], there and back."""
+        """float64 [p - 1]: seconds that a microbatch spends on each link of one pipeline, int [p], forward and backward
+        together."""
         out, back = row[:-1], row[1:]
         ahead = cut.elements * self.forward_bits[out, back] * self.per_bit[out, back]
         astern = cut.elements * self.backward_bits[out, back] * self.per_bit[back, out]
@@ -267,7 +269,7 @@ class Estimator:
         return seconds
 
     def combine(self, compute: Matrix | float, exchange: Matrix | float) -> Matrix | float:
-        """A step's seconds from its pipelines' and its slowest round's."""
+        """Seconds of a step from those of its slowest pipeline and its slowest round."""
         every, overlap = self.workload.every, self.workload.overlap
         if overlap:
             # A round may take `overlap` steps and must end before the next one starts.

@@ -25,7 +25,8 @@ def plan_rounds(estimator: Estimator, places: numpy.ndarray, cut: Cut, plan: Pla
 
 
 def found_rounds(estimator: Estimator, found: Candidate, levels: bool | None = None) -> tuple[float, bool]:
-    """Seconds of a candidate's slowest round, and whether it goes in two levels; see rounds_of. Worked out once."""
+    """(seconds of a candidate's slowest round, whether it goes in two levels); see rounds_of. Computed once and
+    kept."""
     key = (found.places.shape, found.places.tobytes(), found.cut.stages, levels)
     if key not in estimator.timed_rounds:
         seconds, split = rounds_of(estimator, found, levels)
@@ -37,9 +38,9 @@ def rounds_of(estimator: Estimator, found: Candidate, levels: bool | None = None
     """Seconds of the round at each position, float64 [nodes], with publishers by bandwidth, and whether rounds go in
     two levels.
 
-    With pattern ``auto`` it does where that is faster by more than measurements vary (a sum that is encoded once more
-    loses once more), and in groups of more than MOST_TOGETHER. ``levels``: whether it does, where a plan has decided
-    that.
+    With pattern ``auto`` rounds go in two levels where that is faster by more than measurements vary (it encodes sums
+    once more, with a loss), and in groups of more than MOST_TOGETHER members. ``levels``: a plan's decision about it;
+    None where none is made yet.
     """
     groups = [found.places[:, position] for position in range(found.places.shape[1])]
     publishers = [publisher_fractions(estimator.network, estimator.sent, group) for group in groups]
@@ -71,7 +72,7 @@ def _rounds(
     shared = site_seconds(network, places, bits, pattern, regions)
     seconds: Matrix = numpy.array(result)
     if cut.tied:
-        # The nodes of both positions send it over the lines that their stages' rounds use.
+        # The nodes of both positions send the shared matrix over the same lines as their stages' rounds.
         seconds[[0, -1]] += tied_seconds(network, sent, places, cut, pattern, regions)
         both = tied_group(places)[:, None]
         shared += site_seconds(network, both, numpy.array([cut.tied]), pattern, regions)

@@ -1,7 +1,7 @@
 """What a step's activations and rounds take together on the lines that both use.
 
-Where rounds overlap with steps each has its own time, and the longer of the two is a step's; but they share uplinks, so
-no step is shorter than everything takes that one line has to carry in it.
+Where rounds overlap with steps, a step takes as long as the longer of the two. But both use the same uplinks, so a step
+also takes at least as long as any one line needs for all the bits it carries in a step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def traffic(
     pattern: str,
     publishers: Sequence[Sequence[float]] = (),
 ) -> Matrix:
-    """float64 [n, n]: bits of a step from each device to each, both directions of the pipelines and the rounds' part.
+    """float64 [n, n]: bits of a step from each device (row) to each other (column): the pipelines' in both directions,
+    and the rounds'.
 
     publishers: of each position, the part of the blocks that each member publishes. A step has 1 / every of a round.
     """
@@ -54,7 +55,8 @@ def traffic(
 
 
 def busiest_line(estimator: Estimator, bits: Matrix) -> tuple[float, str]:
-    """(seconds, words) of the line that takes longest for the bits of a step: a link, a device's or a site's."""
+    """(seconds, words) of the line that takes longest for the bits of a step: a link, or the uplink or downlink of a
+    device or a site."""
     network = estimator.network
     everyone = numpy.arange(len(network))
     links = bits * estimator.per_bit[everyone[:, None], everyone[None, :]]

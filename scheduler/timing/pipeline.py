@@ -1,7 +1,7 @@
-"""One pipeline's step, simulated alone: the events of simulate.py without what pictures and other transports need.
+"""One pipeline's step, simulated alone: as in simulate.py, but without recording spans and without coupled transports.
 
-Pipelines that share no line of a site have nothing to do with each other, so each is simulated by itself, and one that
-was simulated before is not simulated again. The loop is compiled where numba is loaded; else it is the same loop.
+Pipelines that share no line of a site do not influence each other, so each is simulated by itself, and only once. The
+loop is compiled where numba is loaded; else the same loop runs in Python.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ def pipeline_end(
     up: Any,
     down: Any,
 ) -> Any:
-    """Seconds until a pipeline of one stage a node has ended its step, as ``simulate`` has them; -1 if it never does.
+    """Seconds until a pipeline with one stage a node has ended its step, the same number as from ``simulate``; -1 if it
+    can't end.
 
     held: [p] microbatches that each stage may have in flight under 1F1B. forward, backward: [p] seconds of one. bits,
-    latency, link: [2 (p - 1)] of each direction, activations first: bits of a message, seconds, and seconds
-    a bit. up, down: [p] seconds a bit of the devices' own lines, 0 where they have none.
+    latency, link: [2 (p - 1)], first the p - 1 links in the activations' direction, then in the gradients': bits of a
+    message, seconds, seconds a bit. up, down: [p] seconds a bit of the devices' own lines, 0 where they have none.
     """
     stages = len(held)
     hops = stages - 1

@@ -1,9 +1,9 @@
 """How long a group's round takes, and which node publishes how much of it.
 
-A node of a group of n sends its encoded part of every block to the block's publisher, and each publisher sends its
-results to all; in two levels far members do it by one of their region. Flows of one sender share its uplink: the one
-that was given, or else they are taken one after another at the rate of each path, as DT-FM's cost does; that term
-predicted their measured rounds well.
+A node of a group of n sends its encoded update of every block to the block's publisher, and each publisher sends its
+results to all members. In two levels, members of other regions do this through a taker of their region. Flows of one
+sender share its uplink. Where the uplink's rate is not known, the flows are counted one after another at the rate of
+each path, as in DT-FM's cost, a term that predicted the rounds of that paper well.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ..networks.network import Network
 from ..workloads.workload import settled_pattern
 
 AT_ONCE, SENDERS = 512, 128
-"""Members of a group up to which all its pairs are looked at together; of more, so many senders at a time."""
+"""Largest group whose pairs are all computed at once; in a larger one, SENDERS senders at a time."""
 
 
 def per_bit_sent(network: Network) -> Matrix:
-    """float64 [n, n]: seconds of the sender's time for each bit to a receiver, and of the receiver's."""
+    """float64 [n, n]: seconds that a bit from a sender (row) to a receiver (column) takes of the time of either end."""
     if not network.written_out:
         return _gathered(network)
     with numpy.errstate(divide="ignore"):
         seconds: Matrix = 1.0 / network.rate
-        # With a known uplink the paths run side by side, and only the uplink's own time is taken from the sender.
+        # With a known uplink the flows run at the same time, and a bit takes only the uplink's time from the sender.
         known = numpy.isfinite(network.upload) & (network.upload >= 0.5 * _fastest(network))
         seconds = numpy.where(known[:, None], numpy.broadcast_to(1.0 / network.upload[:, None], seconds.shape), seconds)
     seconds = numpy.where(network.bandwidth > 0, seconds, numpy.inf)
@@ -38,7 +38,7 @@ def per_bit_sent(network: Network) -> Matrix:
 
 
 def _gathered(network: Network) -> Matrix:
-    """The same of a network that is not written out."""
+    """The same for a network that is not written out."""
     known = _known(network)
 
     def values(rows: numpy.ndarray, columns: numpy.ndarray) -> Matrix:
@@ -67,9 +67,9 @@ def round_seconds(
 ) -> float:
     """Seconds of one round of a group (device indices, int [n]) whose encoded vector has `bits` bits.
 
-    sent: per_bit_sent(network). fractions: of each node, the part of the blocks that it publishes (default equal).
-    regions: of each device of the network, the number of its region, for two_level; without it that is publishers.
-    auto is all_to_all for two, as the nodes take it (node/state/stage_state.py), and else publishers.
+    sent: per_bit_sent(network). fractions: float64 [n], the part of the blocks that each node publishes (default: equal
+    parts). regions: int, the region's number of each device of the network, for two_level; without it two_level counts
+    as publishers. auto is all_to_all for two members, as the nodes decide (node/state/stage_state.py), else publishers.
     """
     count = len(group)
     if count < 2:
@@ -88,7 +88,7 @@ def round_seconds(
         slowest = float(path[rows, onward].max())
         return 2.0 * bits * slowest * (count - 1) / count + 2.0 * float(latency[rows, onward].max())
     if not (network.bandwidth[square] > 0).all():
-        return float("inf")  # in every other pattern each node talks to each
+        return float("inf")  # in every other pattern each node sends to each other one
     if settled_pattern(pattern, count) == "all_to_all":
         return _phase(numpy.full((count, count), bits), cost, path, latency)
     part = numpy.full(count, 1.0 / count) if fractions is None else fractions
@@ -100,14 +100,16 @@ def round_seconds(
 
 
 def _two_level(part: Matrix, region: numpy.ndarray) -> tuple[Matrix, Matrix, Matrix, Matrix]:
-    """float64 [n, n] each: the vectors that go from member to member in the four phases of a round in two levels.
+    """Four float64 [n, n], one for each phase of a round in two levels: how many vectors go from member (row) to
+    member.
 
-    Members to their region's takers, those to the publishers, and the results back. part: what each publishes;
-    region: int [n]. Members of a region take turns, so each takes an equal share of what is published elsewhere.
+    The phases: members to their region's takers (and publishers), takers to publishers of other regions, and the
+    results back in two phases. part: float64 [n], the fraction that each publishes; region: int [n]. The members of a
+    region are takers in equal shares of what other regions publish.
     """
     near = region[:, None] == region[None, :]
     size = near.sum(axis=1)
-    taken = near @ part  # what the own region publishes
+    taken = near @ part  # the fraction that each member's own region publishes
     taken = (1.0 - taken) / size
     inside = numpy.where(near, taken[None, :], 0.0)
     published = numpy.where(near, part[None, :], 0.0)
@@ -118,7 +120,8 @@ def _two_level(part: Matrix, region: numpy.ndarray) -> tuple[Matrix, Matrix, Mat
 def _large(
     network: Network, sent: Matrix, group: numpy.ndarray, bits: float, part: Matrix, region: numpy.ndarray | None
 ) -> float:
-    """Seconds of a round of a large group: what ``_phase`` says of its phases, AT_ONCE senders at a time."""
+    """Seconds of a round of a large group: the sum of ``_phase`` over its phases, computed for SENDERS senders at a
+    time."""
     count = len(group)
     phases = 2 if region is None else 4
     senders, receivers = numpy.zeros((phases, count)), numpy.zeros((phases, count))
@@ -157,7 +160,8 @@ def _large(
 def _pairs(
     network: Network, sent: Matrix, rows: numpy.ndarray, columns: numpy.ndarray
 ) -> tuple[Matrix, Matrix, Matrix, Matrix]:
-    """(bit/s of the links, seconds a bit of a path, of the ends' time, seconds one way), float64 [r, c] each."""
+    """(bandwidth in bit/s, seconds a bit of the path alone, seconds a bit of the ends' time, latency in seconds),
+    float64 [r, c] each."""
     bandwidth, latency, own = network.bandwidth[rows, columns], network.latency[rows, columns], rows == columns
     with numpy.errstate(divide="ignore"):
         if network.written_out:
@@ -170,14 +174,14 @@ def _pairs(
 
 
 def _known(network: Network) -> numpy.ndarray:
-    """bool [n]: devices whose uplink is what their paths share, of a network that is not written out."""
+    """bool [n]: the devices whose flows share a known uplink, in a network that is not written out."""
     fastest = cast(Blocks, network.bandwidth).row_max()
     known: numpy.ndarray = numpy.isfinite(network.upload) & (network.upload >= 0.5 * fastest)
     return known
 
 
 def _phase(bits: Matrix, cost: Matrix, path: Matrix, latency: Matrix) -> float:
-    """All flows of a phase at once: the slowest sender, receiver or path."""
+    """Seconds of a phase whose flows all run at once: the maximum over senders, receivers and single paths."""
     flows = bits * cost
     latency = numpy.where(bits > 0, latency, 0.0)
     senders = flows.sum(axis=1) + latency.max(axis=1)
@@ -190,7 +194,7 @@ def publisher_fractions(network: Network, sent: Matrix, group: numpy.ndarray) ->
     """The part of the blocks that each node publishes, so that the slowest node's traffic ends first.
 
     A node with fraction w sends 1 + (n - 2) w vectors (hivemind's linear programme): w grows
-    with its bandwidth and is 0 for a node that is busy enough with its own contribution. Sums to 1.
+    with its bandwidth and is 0 for a node whose line is busy with its own contribution alone. The fractions sum to 1.
     """
     count = len(group)
     if count < 3:
@@ -203,7 +207,8 @@ def publisher_fractions(network: Network, sent: Matrix, group: numpy.ndarray) ->
         into += cost.sum(axis=0)
     bandwidth = (count - 1) / numpy.maximum(out, into)
     bandwidth = bandwidth / bandwidth.max()
-    # With the k fastest publishing the level is (count - 2 + k) / (the sum of theirs), right where it gives k any.
+    # With the k fastest nodes publishing, the common level is (count - 2 + k) / (sum of their bandwidths). The right k
+    # is the largest at which each of the k gets a fraction above 0.
     fastest = numpy.sort(bandwidth)[::-1]
     levels = (count - 2 + numpy.arange(1, count + 1)) / numpy.cumsum(fastest)
     level = float(levels[max(0, int((levels * fastest > 1).sum()) - 1)])
@@ -227,7 +232,7 @@ def site_seconds(
     leaving: dict[str, float] = {}
     entering: dict[str, float] = {}
     if pattern != "ring" and (pattern != "two_level" or regions is None):
-        # Each sends every other one as much: what counts is how many of a group are elsewhere.
+        # Each member sends the same amount to each other one, so only the number of members outside the site counts.
         share = 1.0 if pattern == "all_to_all" else 2.0 / count
         for stage in range(places.shape[1]):
             homes = Counter(network.devices[int(device)].region for device in places[:, stage])
@@ -252,7 +257,7 @@ def site_seconds(
 
 
 def _busiest(network: Network, leaving: Mapping[str, float], entering: Mapping[str, float]) -> float:
-    """Seconds of the site that takes longest. leaving, entering: bits of each site."""
+    """Seconds of the site whose shared line takes longest. leaving, entering: site -> bits."""
     busiest = 0.0
     for traffic, limits in ((leaving, network.site_upload), (entering, network.site_download)):
         for site, load in traffic.items():

@@ -1,4 +1,4 @@
-"""A candidate's seconds of a step: its pipelines simulated, its rounds, the lines that both use, and view changes."""
+"""A candidate's seconds of a step: its simulated pipelines, its rounds, the lines that both use, and view changes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .rounds import publisher_fractions
 from .simulated import candidate_compute, ends_of, schedule_of
 
 FEW_LINES = 1024
-"""Devices up to which all that a line carries is added up."""
+"""Largest network in which the bits of pipelines and rounds are added up for each line."""
 
 
 def candidate_seconds(estimator: Estimator, found: Candidate, levels: bool | None = None) -> float:
-    """A candidate's step by simulation, with publishers by bandwidth and with its part of the view changes that its
-    devices cause; ``levels`` as of ``found_rounds``."""
+    """Simulated seconds of a candidate's step, with publishers by bandwidth, and with the step's part of the time that
+    view changes after its devices' evictions cost. ``levels``: as in ``found_rounds``."""
     return _undisturbed(estimator, found, levels) / (1 - lost_part(estimator.network, found.places))
 
 
@@ -74,12 +74,13 @@ def together(
 
 
 def _share_lines(estimator: Estimator, places: numpy.ndarray, cut: Cut, split: bool) -> bool:
-    """Whether activations and rounds use lines at the same time, as far as that is counted."""
+    """Whether activations and rounds use the same lines at the same time, and the network is small enough to count
+    it."""
     rounds = len(places) > 1 or cut.tied > 0
     return bool(estimator.workload.overlap) and rounds and not split and len(estimator.network) <= FEW_LINES
 
 
 def lost_part(network: Network, places: numpy.ndarray) -> float:
-    """The part of the time that is lost to view changes, for devices that train are taken away: below 1."""
+    """The part of the time, below 1, that view changes after evictions of training devices cost."""
     lost = float(network.evictions[places].sum()) * VIEW_CHANGE_S / 3600
-    return lost / (1 + lost)  # while a view changes nobody else is waited for twice
+    return lost / (1 + lost)  # evictions are an hour of training; view changes add to that hour

@@ -1,9 +1,9 @@
-"""A discrete-event simulation of a step: the very orders that nodes follow, on the links they would use.
+"""A discrete-event simulation of a step: the same action lists that nodes execute, on the links they would use.
 
 Two ways of sending are simulated. OVERLAPPED is this project's: a send never blocks compute, and messages wait in
-the sender's queue for the link. A coupled transport is what DT-FM's runtime has on one NCCL communicator: receives
-and sends of a device take turns, a send ends when the rest of the message fits the buffers, and so a part of every
-transfer is time in which the device can't go on. It exists to check the simulator against their measurements.
+the sender's queue for the link. A coupled transport is that of DT-FM's runtime on one NCCL communicator: receives and
+sends of a device take turns, and a send ends when the rest of the message fits into the buffers, so the device is
+blocked during a part of every transfer. It exists to check the simulator against that paper's measurements.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def simulate(
 
     pipelines: device indices in stage order (repeating with period stages / chunks if interleaved).
     forward, backward: float64 [d, p] seconds of one microbatch at each stage. ahead_bits, astern_bits: [d][p - 1] bits
-    of one microbatch's activation, and of its gradient, at each boundary of each pipeline. in_flight: [d][p] as of a
-    plan; empty: the schedule's own.
+    of one microbatch's activation, and of its gradient, at each boundary of each pipeline. in_flight: [d][p] as in a
+    plan; empty: the schedule's own numbers.
     """
     run = _Run(network, transport, record)
     for index, row in enumerate(pipelines):
@@ -59,7 +59,7 @@ def positions(row: Sequence[int]) -> int:
 
 @dataclass
 class _Node:
-    """One device's place in its order, and the turn of its transport (coupled)."""
+    """A device's progress in its list of actions, and the next turn of its transport (coupled)."""
 
     device: int
     pipeline: int
@@ -141,7 +141,8 @@ class _Run:
         return Trace(float(self.done.max()), self.done, self.busy, carried, shared, self.spans)
 
     def advance(self, node: _Node) -> None:
-        """Starts the node's next action if its input is there, and takes its transport's turns."""
+        """Starts the node's next action if its input has arrived, and performs the next turns of its coupled
+        transport."""
         if self.transport.coupled:
             self.take_turns(node)
         if node.doing is not None:
@@ -247,7 +248,7 @@ class _Run:
             node.ready.add(("FB"[backward], target, microbatch))
         self.advance(node)
 
-    # --- coupled transport: one turn after another, receives and sends in program order ---
+    # --- coupled transport: receives and sends in program order, one at a time ---
 
     def take_turns(self, node: _Node) -> None:
         while node.turn < len(node.turns):
@@ -300,7 +301,7 @@ class _Run:
 
 
 def _turns(node: _Node, order: Sequence[Action]) -> list[tuple[str, str, int, int]]:
-    """The order in which a device's receives and sends were put on its communicator: that of its actions."""
+    """The order in which a device's receives and sends go to its communicator: the order of its actions."""
     turns = []
     for action in order:
         stage = action.chunk * node.nodes + node.position

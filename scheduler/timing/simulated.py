@@ -17,11 +17,11 @@ from .simulate import simulate
 from .transport import OVERLAPPED, Trace, Transport
 
 SIMULATED_ROWS = 32
-"""Pipelines of a candidate that a search simulates."""
+"""Most pipelines of a candidate that a search simulates."""
 EVENTS_AT_ONCE = 60_000
-"""Actions that one simulation runs; a longer step is extended by its steady period."""
+"""Most actions of one simulation; a longer step is simulated in part and extended by its steady period."""
 FEW_ACTIONS = 4_000
-"""Actions of a pipeline that are all simulated, whatever the period."""
+"""A pipeline with at most this many actions is simulated whole."""
 
 
 def device_work(estimator: Estimator, places: numpy.ndarray, cut: Cut, microbatches: tuple[int, ...]) -> Matrix:
@@ -71,8 +71,8 @@ def ends_of(
     transport: Transport = OVERLAPPED,
     depths: Depths | None = None,
 ) -> Matrix:
-    """float64 [d]: when each pipeline ends. What ``pipeline_ends`` says, without a trace; pipelines that have nothing
-    to do with each other are simulated one by one, and each once."""
+    """float64 [d]: seconds until each pipeline ends, as from ``pipeline_ends`` but without a trace; pipelines that
+    share no line are simulated one by one, and equal ones once."""
     network = estimator.network
     if transport != OVERLAPPED or cut.chunks > 1 or network.site_upload or network.site_download:
         return pipeline_ends(estimator, places, cut, microbatches, schedule, transport, depths=depths)[1]
@@ -89,7 +89,7 @@ def ends_of(
 
 
 def _end(estimator: Estimator, row: numpy.ndarray, cut: Cut, share: int, schedule: str, held: Sequence[int]) -> float:
-    """When one pipeline ends, int [p]; a long step is extended by its period."""
+    """Seconds until one pipeline, row int [p], ends; a long step is extended by its period."""
     network, workload, out, back = estimator.network, estimator.workload, row[:-1], row[1:]
     forward = cut.work / estimator.speed[row]
     backward = forward * workload.backward_ratio
@@ -138,7 +138,8 @@ def pipeline_ends(
     """(trace, float64 [d]: when each pipeline ends). A long step is simulated for some microbatches of each pipeline
     and extended by its period.
 
-    whole: simulate every microbatch whatever it takes. depths: of a plan; None: those that a plan would have.
+    whole: simulate every microbatch, however long that takes. depths: as in a plan; None: those that a plan would
+    choose.
     """
     rows = numpy.tile(places, (1, cut.chunks))
     workload = estimator.workload
@@ -180,7 +181,8 @@ def pipeline_ends(
         return trace, numpy.array([float(trace.done[row].max()) for row in places])
     # The first `depth` microbatches of each pipeline reach its steady state; the rest repeats its period.
     short = [min(count, depth) for count in microbatches]
-    # Whole turns: 1F1B on slow links repeats itself after as many microbatches as the first stage has in flight.
+    # The extension is measured over whole turns: on slow links, 1F1B repeats itself after as many microbatches as the
+    # first stage has in flight.
     longer = [min(count, depth + 2 * turn) for count in microbatches]
     first, second = simulated(short, record), simulated(longer, False)
     ends: list[float] = []
@@ -199,9 +201,9 @@ def schedule_of(estimator: Estimator, found: Candidate) -> str:
 
 
 def candidate_compute(estimator: Estimator, found: Candidate) -> float:
-    """Seconds of a candidate's slowest pipeline by simulation; of one that was simulated before, the same number.
+    """Simulated seconds of a candidate's slowest pipeline; kept, so that a candidate is simulated once.
 
-    Of many pipelines that share no line only those are simulated that the analytic time takes for the slowest.
+    Of many pipelines that share no line, only those with the longest analytic times are simulated.
     """
     schedule = schedule_of(estimator, found)
     if len(found.places) > SIMULATED_ROWS and not (estimator.network.site_upload or estimator.network.site_download):

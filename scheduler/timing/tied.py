@@ -1,4 +1,5 @@
-"""A matrix that the first and the last stage share: nodes of both exchange it in rounds of its own."""
+"""A matrix that the first and the last stage share (tied embedding): the nodes of both exchange it in separate
+rounds."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from .rounds import round_seconds
 
 
 class Tied(Protocol):
-    """What a cut (`estimate.Cut`) says of its updates."""
+    """The attributes of a cut (`estimate.Cut`) that this file reads."""
 
     update: Matrix
     """Bits of each position's updates, float64 [nodes]."""
@@ -21,7 +22,7 @@ class Tied(Protocol):
 
 
 def stage_bits(cut: Tied) -> Matrix:
-    """float64 [nodes]: bits of each position's round without the shared matrix, which goes in rounds of its own."""
+    """float64 [nodes]: bits of each position's round without the shared matrix, which goes in separate rounds."""
     bits: Matrix = cut.update.copy()
     if cut.tied:
         bits[0] -= cut.tied
@@ -38,7 +39,7 @@ def tied_group(places: numpy.ndarray) -> numpy.ndarray:
 def tied_seconds(
     network: Network, sent: Matrix, places: numpy.ndarray, cut: Tied, pattern: str, regions: numpy.ndarray | None = None
 ) -> float:
-    """Seconds of the round of the shared matrix; 0 where there is none. Its blocks are published by all alike."""
+    """Seconds of the round of the shared matrix; 0 where there is none. All members publish equal parts of it."""
     if not cut.tied:
         return 0.0
     return round_seconds(network, sent, tied_group(places), cut.tied, pattern, regions=regions)

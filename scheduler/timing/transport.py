@@ -1,4 +1,4 @@
-"""How messages move in the simulator: the transport's rules, one direction's queue, and the lines it shares."""
+"""How messages move in the simulator: the transport's rules, the queue of one direction, and the lines it uses."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..networks.network import Network
 class Transport:
     """How messages move.
 
-    pieces: a message is sent in so many pieces, which share links fairly. coupled: receives and sends of a device
-    take turns. send_buffer, receive_buffer: pieces that fit before the network, and after it, before the receiver
-    takes them (coupled only).
+    pieces: number of pieces in which a message is sent; pieces of different messages share links fairly. coupled:
+    receives and sends of a device take turns. send_buffer, receive_buffer: pieces that the sender's buffer holds, and
+    the receiver's until the receiver takes them (coupled only).
     """
 
     pieces: int = 1
@@ -28,7 +28,8 @@ OVERLAPPED = Transport()
 
 @dataclass(frozen=True)
 class Span:
-    """Something a device did: kind is "F", "B", "send" or "receive" (coupled transport)."""
+    """Something that a device did, with its start and end in seconds. kind: "F", "B", "send" or "receive" (coupled
+    transport)."""
 
     device: int
     kind: str
@@ -73,7 +74,8 @@ class Flow:
 
 
 class Resources:
-    """The servers that a flow passes: its link, uplinks and downlinks of devices, and those of sites."""
+    """The servers (in the sense of queueing) that a flow passes: its link, and uplinks and downlinks of devices and
+    sites."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
