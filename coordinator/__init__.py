@@ -1,1 +1,1 @@
-"""The service that owns membership: who is in, who does what, and why."""
+"""The service that owns membership: which nodes are in the run, what each does, and why."""

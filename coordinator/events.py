@@ -1,4 +1,4 @@
-"""The events of a run as people and scripts read them (docs/reference.md): plain dictionaries, one function each.
+"""The events of a run that people and scripts read (docs/reference.md): plain dictionaries, one function for each kind.
 
 ``time`` is seconds since the epoch; everything else is documented with the function that makes it.
 """
@@ -19,12 +19,12 @@ Emit = Callable[[Event], None]
 
 
 def event(kind: str, **keys: Any) -> Event:
-    """An event of that kind, now."""
+    """An event of this kind with the present time."""
     return {"event": kind, "time": time.time(), **keys}
 
 
 def tee(*takers: Emit) -> Emit:
-    """One that gives each event to all of them."""
+    """A function that gives each event to all takers."""
 
     def give(one: Event) -> None:
         for taker in takers:
@@ -36,20 +36,20 @@ def tee(*takers: Emit) -> Emit:
 def listening(
     link: str, state: str, page: str | None = None, viewer: str | None = None, *, uses: int, life: float
 ) -> Event:
-    """The coordinator takes nodes. ``state`` is the run's folder or database; ``page`` is the page's address for the
-    operator, ``viewer`` for everybody else; each has its token behind the #. None where there is no page. ``uses``: how
-    many nodes the link admits; ``life``: for how many seconds."""
+    """The coordinator accepts nodes. ``state`` is the run's folder or database; ``page``: the web page's address for
+    the operator; ``viewer``: for everybody else; each has its token after the #, and is None without a page. ``uses``:
+    how many nodes the link admits; ``life``: for how many seconds."""
     return event("listening", link=link, state=state, page=page, viewer=viewer, uses=uses, expires=time.time() + life)
 
 
 def phase(name: str, why: str) -> Event:
-    """The run does something else now: a phase as `status` has it, or stopping."""
+    """The run's phase has changed: a phase as `status` shows it, or "stopping"."""
     return event("phase", phase=name, why=why)
 
 
 def interrupted(step: int, checkpoint: int, why: str) -> Event:
-    """The coordinator was told to end after ``step``; the same command goes on from ``checkpoint``, a step (0: there is
-    none). ``why``: what kept the last checkpoint from being made."""
+    """The coordinator was told to end after ``step``; the same command resumes from the step ``checkpoint`` (0: no
+    checkpoint). ``why``: the reason that prevented a last checkpoint."""
     return event("interrupted", step=step, checkpoint=checkpoint, lost=max(0, step - checkpoint), why=why)
 
 

@@ -1,4 +1,4 @@
 """Checkpoints at the coordinator: received, verified, kept, pruned, copied to targets.
 
-Which file counts is decided here; when one is made is membership's.
+Which file counts is decided here; when a checkpoint is made is decided in membership.
 """

@@ -1,10 +1,10 @@
-"""Whether a file of a checkpoint may be taken: pure functions of the views that were announced and what a sender says.
+"""Whether a file of a checkpoint is accepted: pure functions of the announced views and the sender's metadata.
 
-A file is taken only from the node that keeps its stage in the view that it is of, for a step that was finished in that
-view and at which a checkpoint is due, under the plan's name, in the size that the model has. What it says of the stream
-has to be what the view's plan gives. ``tensor_header.py`` looks into the file when it is whole.
+A file is accepted only from the keeper of its stage in the file's view, for a step that was finished in that view and
+at which a checkpoint is due, under the plan's name for it, and up to the model's size. Its position in the stream of
+samples has to follow from the view's plan. ``tensor_header.py`` checks the file's content when it has arrived whole.
 
-What this cannot see: whether the weights in a file of the right shape are the group's.
+Not checked here: whether the weights in a file of the right shape are the group's weights.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ MOMENTS: Mapping[str, tuple[str, ...]] = {
 """Names of each optimiser's moments, as nodes write them (node/state/optimizers/optimizers.py)."""
 _LEAST_REPORTS = 2
 _OWN_MOMENTS = 4
-"""The most moments of an optimiser that only the members know."""
+"""The most kinds of moments that a file may have where only the members know the optimiser."""
 
 
 class NotAccepted(Exception):
-    """Why a file is not taken, as a sentence. ``early``: it may be in a moment, when reports of its step have come."""
+    """Why a file is not accepted, as a sentence. ``early``: it may be accepted soon, when reports of its step have
+    arrived."""
 
     def __init__(self, why: str, early: bool = False) -> None:
         super().__init__(why)
@@ -45,8 +46,8 @@ class NotAccepted(Exception):
 
 @dataclass(frozen=True)
 class Expected:
-    """What a file has to be. ``most``: bytes. ``cursor``, ``redo``: where the stream stands, and how many positions may
-    have to be trained again."""
+    """What an accepted file has to be. ``most``: bytes, at most. ``cursor``: the stream's first position that no step
+    has taken. ``redo``: the most positions that may have to be trained again."""
 
     view: int
     step: int
@@ -59,7 +60,8 @@ class Expected:
     redo: int
 
     def complaint(self, files: int, said: Mapping[str, Any]) -> str:
-        """Why what the last piece of a file says (``files``, and its JSON) cannot be; empty where it can."""
+        """Why the metadata in the last piece of a file (``files``, and its JSON) is impossible; empty where it is
+        possible."""
         if files != self.files:
             return f"the checkpoint of step {self.step} has {self.files} files, not {files}"
         if said.get("view", self.view) != self.view:
@@ -92,8 +94,9 @@ def expected(
 ) -> Expected:
     """What ``file`` of ``step`` has to be, if ``sender`` (name, session) may send it. NotAccepted says why not.
 
-    views: those announced lately, in order; the last is the present one. reached: the step that the present view's
-    nodes have finished, see `finished`. last: the run's last step. view: that the file is of, 0: the newest that fits.
+    views: the recently announced views, in order; the last is the present one. reached: the step that the present
+    view's nodes have finished, see `finished`. last: the run's last step. view: the file's view; 0: the newest one that
+    fits.
     """
     name, session = sender
     if not views:
@@ -123,12 +126,13 @@ def expected(
 
 
 def kept_by(plan: Plan, name: str) -> dict[str, int]:
-    """The files that a node sends of each checkpoint, and their stages."""
+    """Name of each file that a node sends of a checkpoint -> its stage."""
     return {stage_file(stage): stage for stage in range(len(plan.stages)) if plan.keeper(stage) == name}
 
 
 def lacking(view: Announcement, step: int, has_whole: Callable[[int, int, str], bool]) -> tuple[str, ...]:
-    """Who has not sent its file of a step's checkpoint in a view. ``has_whole(view, step, file)``: it is here."""
+    """The nodes of a view that have not sent their file of a step's checkpoint. ``has_whole(view, step, file)``:
+    whether the file has arrived."""
     stages = range(len(view.plan.stages))
     late = {view.plan.keeper(stage) for stage in stages if not has_whole(view.number, step, stage_file(stage))}
     return tuple(sorted(late))
@@ -144,11 +148,11 @@ def is_due(view: Announcement, job: Job, step: int, last: int) -> bool:
 
 
 def tensors_of(job: Job, facts: Facts, plan: Plan, stage: int) -> Tensors:
-    """What a stage's file holds: the reference, its outer momentum, the optimiser's moments."""
+    """The tensors that a stage's file holds: the reference, its outer momentum, the optimiser's moments."""
     first, last = plan.stages[stage]
     layers = facts.profile.layers
     most = least = sum(layer.parameters for layer in layers[first : last + 1])
-    if facts.profile.tied and last == len(layers) - 1:  # the shared weights, counted twice, are in the first file
+    if facts.profile.tied and last == len(layers) - 1:  # tied weights are only in the first file
         least -= min(layers[0].parameters, layers[-1].parameters)
     kinds = {"": "F32"}
     if job.updates.mode == "delta" and job.updates.outer_optimizer.momentum:
@@ -162,9 +166,10 @@ def tensors_of(job: Job, facts: Facts, plan: Plan, stage: int) -> Tensors:
 
 
 def finished(plan: Plan, begin: int, reported: Mapping[str, int], job: Job) -> int:
-    """The step that a view's nodes have finished by what more than one of them reports; ``begin``: where it began.
+    """The last step that a view's nodes have finished, by the reports of more than one of them; ``begin``: the step at
+    which the view began.
 
-    In ``delta`` mode pipelines end steps by themselves, one at most so far before the others as rounds let it.
+    In ``delta`` mode each pipeline ends steps independently, and is ahead of the others by no more than rounds allow.
     """
     nodes = set(plan.nodes)
     steps = sorted((max(begin, reported.get(name, begin)) for name in nodes), reverse=True)

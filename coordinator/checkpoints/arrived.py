@@ -1,4 +1,4 @@
-"""A file of a checkpoint that has arrived whole: what its sender says of it, and what is in it."""
+"""A file of a checkpoint that has arrived whole: its sender's metadata and the tensors in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .tensor_header import look_into
 
 
 def sender_metadata(shard: Shard) -> dict[str, Any]:
-    """What a file's sender says of it, beside its bytes. ShardRefused: it makes no sense."""
+    """The metadata that a file's sender gives with it. ShardRefused where it is malformed."""
     try:
         said = json.loads(shard.meta or "{}")
     except ValueError:
@@ -29,7 +29,7 @@ def sender_metadata(shard: Shard) -> dict[str, Any]:
 
 
 def tensor_names(path: Path, shard: Shard, meta: dict[str, Any], wanted: Expected) -> frozenset[str]:
-    """The names of a file's tensors. ShardRefused: it is not what was wanted."""
+    """The names of a file's tensors. ShardRefused where the file is not the expected one."""
     why = wanted.complaint(shard.files, meta)
     if not why:
         why, names = look_into(path, wanted.tensors)

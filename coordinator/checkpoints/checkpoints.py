@@ -1,13 +1,14 @@
-"""Checkpoints on disk: received in pieces, complete or not there at all.
+"""Checkpoints on disk: received in pieces; a checkpoint is complete or does not exist.
 
     TO/.receiving/step-00000100/    files as they arrive, one for each stage, all of one view
     TO/step-00000100/               complete: the files and manifest.json; it appears by one rename
 
-A view change may interrupt a checkpoint, and the next view send the same step again, cut into another number of stages
-or after another round: files of different views never make one checkpoint. The newest view's count, until one is
-complete: that one stays. Whatever is unfinished when a later step is complete, or at a start, is thrown away.
+A view change may interrupt a checkpoint, and the next view may send the same step again, cut into another number of
+stages or after another round. So files of different views never make one checkpoint. The newest view's files count
+until a checkpoint of the step is complete; that one stays. Unfinished checkpoints are deleted when a later step is
+complete, and at a start.
 
-Nothing here knows what is inside the files; ``manifest.py`` says what the manifest tells of them.
+The content of the files is not looked at here; ``manifest.py`` makes the manifest.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from .refused import ShardRefused
 
 MAX_FILES = 4096
 MOST_OPEN = 4
-"""Unfinished checkpoints that are kept: those that never become complete must not fill the disk."""
+"""Most unfinished checkpoints that are kept, so that those that never become complete do not fill the disk."""
 _FOLDER = re.compile(r"step-([0-9]{8,20})\Z")
 
 
@@ -48,20 +49,20 @@ class Complete:
 
 @dataclass
 class _Receiving:
-    """What has arrived of a step in a view; ``meta`` by file."""
+    """The files of a step in a view that have arrived. ``meta``: file -> its sender's metadata."""
 
     view: int
     files: int
     done: dict[str, str] = field(default_factory=dict)
     meta: dict[str, dict[str, Any]] = field(default_factory=dict)
     tensors: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Their names, by file."""
+    """File -> the names of its tensors."""
 
 
 class Checkpoints:
     """The checkpoints of one run in one folder. Methods block on the disk: call them from a thread for big files.
 
-    ``keep``: how many complete ones stay. ``about``: goes into every manifest (job, facts, run).
+    ``keep``: how many complete checkpoints stay. ``about``: keys that go into every manifest (job, facts, run).
     """
 
     def __init__(self, folder: Path, keep: int, about: dict[str, Any]) -> None:
@@ -70,7 +71,8 @@ class Checkpoints:
         self._gone_back_to: list[tuple[int, int]] = []
         self._held: set[int] = set()
         self._damaged: set[int] = set()
-        """Complete, and passed over: the next of the same step takes the place."""
+        """Steps of complete checkpoints that a start passed over: the next checkpoint of the same step replaces
+        them."""
         self._changing = threading.Lock()
         self.arrived = 0
         """Bytes received since the start: it grows while a node uploads."""
@@ -79,15 +81,15 @@ class Checkpoints:
 
     @property
     def incoming(self) -> Path:
-        """Where files are until they are whole."""
+        """The folder in which files are until they are whole."""
         return self.folder / ".receiving"
 
     def receiving(self, step: int) -> Path:
-        """Where a step's whole files wait for the others."""
+        """The folder in which a step's whole files wait until all have arrived."""
         return self.incoming / _name(step)
 
     def clear_receiving(self) -> None:
-        """Throw away what a coordinator that ended had not completed: its nodes do not know what arrived."""
+        """Delete the unfinished checkpoints of an earlier coordinator: the nodes do not know which files arrived."""
         with self._changing:
             self._open.clear()
             shutil.rmtree(self.incoming, ignore_errors=True)
@@ -103,19 +105,20 @@ class Checkpoints:
         return tuple(self._open)
 
     def leave_out(self, given_up: Callable[[tuple[int, int]], str]) -> None:
-        """Throw away the files of steps that cannot become complete; ``given_up`` says of (view, step) why."""
+        """Delete the files of steps that can't become complete. ``given_up``: (view, step) -> why it can't, else ""."""
         with self._changing:
             gone = {step for step, one in self._open.items() if given_up((one.view, step))}
             self._forget(lambda step: step in gone)
 
     def discard_after(self, step: int, view: int) -> None:
-        """A view goes on after ``step``: what earlier views send of later steps is of weights that are gone."""
+        """``view`` continues after ``step``: files of earlier views for later steps have weights that the run has given
+        up, and are deleted."""
         with self._changing:
             self._gone_back_to.append((step, view))
             self._forget(lambda one: one > step)
 
     def era(self, step: int) -> int:
-        """Changes when what was received of a step is given up."""
+        """A number that changes when the received files of a step are deleted."""
         return sum(reached < step for reached, _ in self._gone_back_to)
 
     def keep_file(
@@ -123,7 +126,7 @@ class Checkpoints:
     ) -> Complete | None:
         """Put a whole file beside the others of its view. The last file completes the checkpoint.
 
-        A file of an ended view, or of a step that is complete already, is not needed and stays at ``path``.
+        A file of an ended view, or of a step whose checkpoint is complete, is not needed and stays at ``path``.
         """
         if not 1 <= shard.files <= MAX_FILES:
             raise ShardRefused(f"a checkpoint of {shard.files} files is absurd")
@@ -211,7 +214,7 @@ class Checkpoints:
         return target if (target / MANIFEST).is_file() else None
 
     def file(self, step: int, name: str) -> Path | None:
-        """A file of a complete checkpoint; None for anything that its manifest does not list."""
+        """The path of a file of a complete checkpoint; None for a name that its manifest does not list."""
         folder = self.path(step)
         if folder is None or not (name == MANIFEST or name in read_manifest(folder).get("files", [])):
             return None
@@ -225,7 +228,7 @@ class Checkpoints:
 
     @contextmanager
     def held(self, step: int) -> Iterator[Path]:
-        """The folder of a complete checkpoint, which stays while the block runs."""
+        """The folder of a complete checkpoint, which is not deleted while the block runs."""
         with self._changing:
             self._held.add(step)
         try:
@@ -236,15 +239,15 @@ class Checkpoints:
             self._prune()
 
     def brought(self, step: int) -> None:
-        """A whole checkpoint of this step was put into the folder: it counts from now on."""
+        """Tell that a complete checkpoint of this step was put into the folder from outside: it counts from now on."""
         self._damaged.discard(step)
         self._prune()
 
     def newest(self, known: set[int] | None = None) -> tuple[Complete | None, list[str]]:
-        """The newest checkpoint whose every file is whole, and a sentence for each one passed over.
+        """(the newest checkpoint whose files are all whole, a sentence for each newer one that was passed over).
 
         Damaged ones are moved aside, to ``damaged-step-N``, where nothing reads or removes them.
-        ``known``: the only ones that may be of this run's history, where that is known.
+        ``known``: the steps whose checkpoints belong to this run's history; None where that is not known.
         """
         passed: list[str] = []
         for step in reversed(self.steps()):
@@ -263,16 +266,18 @@ class Checkpoints:
         return None, passed
 
     def wrong_with(self, step: int) -> str:
-        """What is not as it was stored, by reading all of a checkpoint again; empty where nothing is."""
+        """What differs in a checkpoint from what was stored, found by reading all its files; empty where nothing
+        does."""
         with self.held(step) as folder:
             return damaged(folder)
 
     def move_aside(self, step: int) -> str:
-        """Take a damaged checkpoint out of the way of the others; what became of it, and what is taken, in words."""
+        """Rename a damaged checkpoint so that it is no longer used. Returns in words where it is, and which one is
+        used."""
         aside = self.folder / f"damaged-{_name(step)}"
         try:
             with self._changing:
-                if aside.exists():  # of the same step, from before
+                if aside.exists():  # an earlier damaged one of the same step
                     shutil.rmtree(aside)
                 self._target(step).replace(aside)
                 sync_folder(self.folder)

@@ -10,13 +10,15 @@ from collections.abc import Callable, Collection, Iterable
 
 
 def late_in_all(steps: Iterable[int], lacking: Callable[[int], Collection[str]]) -> tuple[str, ...]:
-    """The nodes that have sent no file for any of these steps. ``lacking(step)``: those that have sent none for one."""
+    """The nodes that have sent no file for any of these steps. ``lacking(step)``: the nodes that have sent none for
+    this step."""
     found = [set(lacking(step)) for step in steps]
     return tuple(sorted(set.intersection(*found))) if found else ()
 
 
 class Late:
-    """``at``, again and again; the sentence comes once for each time that none gets complete."""
+    """Call ``at`` periodically. It returns its sentence once for each period in which no checkpoint becomes
+    complete."""
 
     def __init__(self) -> None:
         self._newest = -1
@@ -31,8 +33,9 @@ class Late:
         longest_s: Callable[[Collection[str]], float],
         now: float,
     ) -> str:
-        """What is to be said now, empty for nothing. ``newest``: the step of the newest complete checkpoint; ``due``:
-        the newest step that was finished and at which one is due. ``longest_s``: what those who are late may take."""
+        """The warning to give now, or "". ``newest``: the step of the newest complete checkpoint; ``due``: the newest
+        finished step at which a checkpoint is due. ``lacking``: the nodes whose files are missing. ``longest_s``:
+        seconds that these nodes may take for their uploads."""
         if due <= newest or newest != self._newest:
             self._newest, self._since, self._told = newest, now if due > newest else None, False
             return ""

@@ -1,9 +1,9 @@
-"""What a checkpoint's ``manifest.json`` tells.
+"""A checkpoint's ``manifest.json``.
 
-It has ``step``, ``files``, ``digests`` (sha256, hex), the ``job`` and ``facts``, so that a folder explains itself, and
-what the nodes said of their files: merged (tables key by key, ``optimizer_steps`` by the largest, because nodes may
-count different numbers of local steps, ``redo`` and ``unfinished`` to everything that any of them lacks, anything else
-by the last), and under ``meta`` file by file, without the stream's position, which is the checkpoint's.
+It has ``step``, ``files``, ``digests`` (sha256, hex), and the ``job`` and ``facts``, so that a folder can be understood
+alone. It also has the metadata that nodes sent with their files. Merged: tables key by key; of ``optimizer_steps`` the
+largest, because nodes may count different numbers of local steps; of ``redo`` and ``unfinished`` the union; of any
+other key the last value. And under ``meta`` for each file, without the position in the stream, which all files share.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _POSITION = {"step", "cursor", "redo", "unfinished", "pipelines"}
 
 
 def damaged(folder: Path) -> str:
-    """What is wrong with a complete checkpoint's files, empty when nothing is."""
+    """What is wrong with a complete checkpoint's files; empty where nothing is."""
     try:
         manifest = read_manifest(folder)
         position_in(manifest)
@@ -47,13 +47,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def position_in(manifest: dict[str, Any]) -> Position:
-    """Where the stream stands after its step."""
+    """The position in the stream of samples after the checkpoint's step."""
     redo: Iterable[int] = manifest.get("redo", [])
     return Position(int(manifest["step"]), int(manifest.get("cursor", 0)), tuple(int(one) for one in redo))
 
 
 def manifest_of(meta: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What the manifest says of all files together, and under ``meta`` of each."""
+    """The merged metadata of all files, and under ``meta`` that of each file. meta: file -> its metadata."""
     merged: dict[str, Any] = {}
     for said in meta.values():
         for key, value in said.items():

@@ -1,4 +1,4 @@
-"""One file of a checkpoint on its way in, from its first piece to the moment when it is whole."""
+"""Receives one file of a checkpoint, from its first piece until it is whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .refused import NotWritten, ShardRefused
 
 
 def receive(checkpoints: Checkpoints, shard: Shard, wanted: Expected | None = None) -> Receiver | None:
-    """Begin with a file's first shard; None when this step or a later one is complete. ``wanted``: see Receiver.
+    """A Receiver for a file, given its first shard; None where the checkpoint of this step or a later one is complete.
+    ``wanted``: see Receiver.
 
     ShardRefused for a bad name.
     """
@@ -28,15 +29,15 @@ def receive(checkpoints: Checkpoints, shard: Shard, wanted: Expected | None = No
 
 
 class Receiver:
-    """One file on its way in: ``write`` its shards in order, then ``close``, also when the stream broke."""
+    """One file that is being received: ``write`` its shards in order, then ``close``, also when the stream broke."""
 
     def __init__(self, checkpoints: Checkpoints, step: int, file: str, wanted: Expected | None = None) -> None:
-        """``wanted``: what it has to be; None: anything."""
+        """``wanted``: what the file has to be; None: any file."""
         self._checkpoints, self.step, self.file, self._wanted = checkpoints, step, file, wanted
         self._era = checkpoints.era(step)
         self._hash = hashlib.sha256()
         self.offset = 0
-        """Bytes that are here."""
+        """Bytes received."""
         self._out: BinaryIO | None = None
         self._closed = False
         self._writing = threading.Lock()
@@ -53,7 +54,7 @@ class Receiver:
     def _write(self, shard: Shard) -> Complete | None:
         """Take a piece; with the last one the file is checked and kept. Returns the checkpoint that it completed.
 
-        ShardRefused: out of order, wrong digest, an older era. NotWritten: the disk does not take it.
+        ShardRefused: out of order, wrong digest, an older era. NotWritten: the disk can't store it.
         """
         if self._checkpoints.era(self.step) != self._era:
             raise ShardRefused(f"step {self.step} was given up by a view change")
@@ -81,7 +82,7 @@ class Receiver:
             raise NotWritten(f"cannot write {self.file} of step {self.step}: {error.strerror or error}") from None
 
     def pause(self) -> None:
-        """The stream broke, and another one may go on."""
+        """The stream broke; keep the received part, with which another stream may continue."""
         with self._writing:
             if self._out is not None:
                 self._out.close()

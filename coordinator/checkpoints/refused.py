@@ -1,4 +1,4 @@
-"""Why a file of a checkpoint is not taken."""
+"""The errors for a file of a checkpoint that is not accepted."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from ...proto.errors import FarflungError
 
 
 class ShardRefused(FarflungError):
-    """A shard cannot be taken; the sentence goes to its sender."""
+    """A shard is not accepted; the message is sent to its sender."""
 
 
 class NotWritten(ShardRefused):
-    """The disk does not take it."""
+    """The coordinator's disk can't store the shard."""

@@ -3,7 +3,7 @@
     TO/step-00000100/    its files, then manifest.json: a folder without a readable manifest is no checkpoint
 
 Only the coordinator writes there; nodes have no credentials. Every file's digest is checked when it is read. Methods
-block on the network: call them from a thread. Whatever goes wrong there is a TargetAway with the reason in words.
+block on the network: call them from a thread. Every failure there is raised as TargetAway with the reason in words.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FILE = re.compile(r"(step-(\d{8,}))/([A-Za-z0-9][A-Za-z0-9_.-]{0,100})\Z")
 
 
 class TargetAway(FarflungError):
-    """The target does not answer, or refuses."""
+    """The target does not answer, or refuses the request."""
 
 
 class TargetDamaged(FarflungError):
@@ -37,15 +37,16 @@ class TargetDamaged(FarflungError):
 
 
 def is_remote(to: str) -> bool:
-    """Whether ``checkpoint.to`` is an address, not a folder."""
+    """Whether ``checkpoint.to`` is an fsspec address rather than a local folder."""
     return "://" in to
 
 
 class Target:
-    """The folder at ``url``. JobError: an unknown kind of address, its package is missing, options that it lacks."""
+    """The folder at ``url``. JobError: the kind of address is unknown, its package is missing, or it has no such
+    options."""
 
     def __init__(self, url: str, options: dict[str, Any] | None = None) -> None:
-        self.url = without_secrets(url).rstrip("/")  # shown to everybody who may look at the run
+        self.url = without_secrets(url).rstrip("/")  # everybody who may look at the run sees this
         kind = url.partition("://")[0]
         try:
             self._fs, self._root = fsspec.core.url_to_fs(url.rstrip("/"), **(options or {}))
@@ -87,13 +88,14 @@ class Target:
             raise TargetDamaged(f"{self.address(step)}/{MANIFEST} cannot be read") from None
 
     def upload(self, folder: Path, step: int, check: Callable[[], None] = lambda: None) -> None:
-        """Write a complete checkpoint: there when the manifest is, which comes last. One of the same step goes.
+        """Upload a complete checkpoint. It exists from when its manifest is written, last. It replaces one of the same
+        step.
 
-        ``check`` is called before each write, and ends it by raising.
+        ``check`` is called before each write and may stop the upload by raising an error.
         """
         with self._at("written"):
             there = self._files().get(step, set())
-            for name in sorted(there, key=lambda name: name != MANIFEST):  # then it is no checkpoint any more
+            for name in sorted(there, key=lambda name: name != MANIFEST):    # without it there is no checkpoint
                 check()
                 self._fs.rm_file(f"{self._root}/{_name(step)}/{name}")
             for name in json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]:
@@ -109,9 +111,9 @@ class Target:
                 self._fs.rm_file(f"{self._root}/{_name(step)}/{name}")
 
     def prune(self, keep: int, newest: int) -> None:
-        """Remove all but the last ``keep`` up to step ``newest``, and what is older than those and has no manifest.
+        """Remove all checkpoints up to step ``newest`` except the last ``keep``, and older folders without a manifest.
 
-        What is newer than the newest is damaged or of a history that was given up: it makes room for nothing.
+        Checkpoints after ``newest`` are damaged or of a history that was given up: they don't count among the ``keep``.
         """
         files = self._files()
         complete = sorted(step for step, names in files.items() if MANIFEST in names and step <= newest)
@@ -122,7 +124,8 @@ class Target:
                     self._fs.rm_file(f"{self._root}/{_name(step)}/{name}")
 
     def fetch(self, step: int, folder: Path) -> Path:
-        """Bring a checkpoint to FOLDER/step-..., complete and as its manifest says, or TargetDamaged."""
+        """Download a checkpoint to FOLDER/step-... and check it against its manifest. TargetDamaged where it
+        differs."""
         manifest = self.manifest(step)
         folder.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(dir=folder, prefix=".fetching-"))
@@ -143,7 +146,7 @@ class Target:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def _files(self) -> dict[int, set[str]]:
-        """File names there, by step."""
+        """Step -> names of the files at the target."""
         found: dict[int, set[str]] = {}
         with self._at("read"), contextlib.suppress(FileNotFoundError):
             self._fs.invalidate_cache()
@@ -154,7 +157,7 @@ class Target:
 
     @contextlib.contextmanager
     def _at(self, what: str) -> Iterator[None]:
-        """Every library behind fsspec has errors of its own."""
+        """Turns errors into TargetAway; every library behind fsspec raises errors of its own, so all are caught."""
         try:
             yield
         except FarflungError:
@@ -167,7 +170,8 @@ class Target:
 
 @contextlib.contextmanager
 def fetched(url: str, step: int | None = None) -> Iterator[Path]:
-    """A folder with the checkpoint of a step (the newest that is whole, unless it is given) while the block runs."""
+    """A temporary folder with the checkpoint of a step (by default the newest whole one), which exists while the block
+    runs."""
     target = Target(url)
     steps = target.steps()
     wanted = steps[::-1] if step is None else [one for one in steps if one == step]

@@ -1,4 +1,5 @@
-"""What the header of a safetensors file promises, checked against what the file is to hold. No torch: names and sizes.
+"""Checks the header of a safetensors file against the tensors that the file has to hold: names, dtypes and sizes,
+without torch.
 
 A file is 8 bytes of header length (little endian), a JSON header with each tensor's dtype, shape and byte range, then
 the bytes, without a gap. See https://github.com/huggingface/safetensors.
@@ -24,9 +25,11 @@ _KIND = re.compile(r"optimizer\.[^.]+\.")
 
 @dataclass(frozen=True)
 class Tensors:
-    """``least`` to ``most`` elements of each kind in ``kinds``: prefix of the names -> dtype. "": what has no prefix.
+    """What tensors a file has to hold. kinds: prefix of the tensors' names -> dtype ("": names without a prefix). Of
+    each kind, ``least`` to ``most`` elements in all.
 
-    ``own``: how many other fp32 kinds may stand under ``optimizer.NAME.``, for an optimiser that only members know.
+    ``own``: how many other fp32 kinds there may be under ``optimizer.NAME.``, where only the members know the
+    optimiser.
     """
 
     least: int
@@ -36,12 +39,13 @@ class Tensors:
 
     @property
     def most_bytes(self) -> int:
-        """Of the tensors together."""
+        """The most bytes of all tensors together."""
         return self.most * (sum(BYTES[dtype] for dtype in self.kinds.values()) + BYTES["F32"] * self.own)
 
 
 def look_into(path: Path, wanted: Tensors) -> tuple[str, frozenset[str]]:
-    """(why a whole file is not what was wanted, as half a sentence, empty where it is; the names of its tensors).
+    """(why a whole file is not as expected, a predicate such as "has a damaged header", or ""; the names of its
+    tensors).
 
     OSError: it cannot be read.
     """
@@ -55,7 +59,7 @@ def look_into(path: Path, wanted: Tensors) -> tuple[str, frozenset[str]]:
 
 
 def makes_no_sense(path: Path) -> str:
-    """Why a whole file is no file of tensors, as half a sentence, empty where it is: whichever tensors those are.
+    """Why a whole file is no valid file of tensors, whichever tensors it has: a predicate, or "" where it is valid.
 
     OSError: it cannot be read.
     """
@@ -69,7 +73,7 @@ def makes_no_sense(path: Path) -> str:
 
 
 def _entries(path: Path) -> tuple[dict[str, Any], int, str]:
-    """A file's header, how many bytes follow it, and what is wrong with it, as half a sentence."""
+    """(a file's header, the number of bytes after it, what is wrong with it as a predicate or "")."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
@@ -88,7 +92,8 @@ def _entries(path: Path) -> tuple[dict[str, Any], int, str]:
 
 
 def _wrong_ranges(entries: Mapping[str, tuple[str, Mapping[str, Any]]], size: int) -> str:
-    """Whether tensors (name -> the dtype that it must have, entry) fill ``size`` bytes, without a gap."""
+    """Why tensors (name -> (required dtype, header entry)) do not fill ``size`` bytes without a gap or overlap: a
+    predicate, or ""."""
     ranges = []
     for name, (dtype, entry) in entries.items():
         begin, end = entry["data_offsets"]

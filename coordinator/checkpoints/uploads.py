@@ -1,4 +1,4 @@
-"""Uploads of checkpoint files. After a broken stream, the next one resumes where it ended.
+"""Uploads of checkpoint files. After a stream breaks, the next stream resumes where it ended.
 
 The received part of a file stays until the file is whole, its sender begins a later one, or the file is not needed. So
 an upload of an hour succeeds over a link that breaks every minute, and no byte is sent twice.
@@ -21,7 +21,7 @@ from .receiver import Receiver, receive
 from .refused import ShardRefused
 
 Owner = tuple[str, str]
-"""(node, session) of who sends."""
+"""(node, session) of the sender."""
 Which = tuple[int, int]
 """(view, step) of a file."""
 _SENDERS = 2
@@ -32,10 +32,10 @@ class GivenUp(ShardRefused):
 
 
 def given_up(which: Which, newest: Mapping[str, Which], whole: Callable[[str], bool]) -> str:
-    """Why a step's checkpoint cannot become whole any more; empty while it can.
+    """Why a step's checkpoint can't become complete any more; empty while it can.
 
-    newest: of each file, what its sender has begun last. whole: whether a file of ``which`` is here. View 0: it is not
-    known.
+    newest: file -> (view, step) of the upload that its sender began last. whole: whether a file of ``which`` has
+    arrived whole. A view of 0 is unknown.
     """
     for file, (view, step) in sorted(newest.items()) if which[0] else ():
         if view == which[0] and step > which[1] and not whole(file):
@@ -48,13 +48,13 @@ class _Upload:
     which: Which
     receiver: Receiver
     stream: int = 0
-    """The number of the newest stream of it: an older one has nothing to say any more."""
+    """The number of the file's newest stream: data of older streams are ignored."""
     taking: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a piece is taken: what `held` says stays true."""
+    """Held while a piece is stored, so that the answer of `held` stays true."""
 
 
 class Incoming:
-    """One stream of a file: ``write`` its shards in order, then ``close``, also when it broke."""
+    """One stream of a file: ``write`` its shards in order, then ``close``, also when the stream broke."""
 
     def __init__(self, uploads: Uploads, key: tuple[str, str], upload: _Upload) -> None:
         self._uploads, self._key, self._upload = uploads, key, upload
@@ -70,7 +70,7 @@ class Incoming:
         with self._upload.taking:
             if self._stream != self._upload.stream:
                 raise ShardRefused(f"another stream goes on with {shard.file} of step {shard.step}")
-            self._over = True  # unless it goes well
+            self._over = True  # reset below if the write succeeds
             if why := self._uploads.given_up(self._upload.which):
                 raise GivenUp(why)
             complete = self._upload.receiver.write(shard)
@@ -93,9 +93,9 @@ class Uploads:
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints
         self._changing = threading.Lock()
-        """Of the two tables. Nothing that waits for a disk is done under it."""
+        """Protects the two tables. Never held during disk I/O."""
         self._open: dict[tuple[str, str], tuple[Owner, _Upload]] = {}
-        """By (node, file)."""
+        """(node, file) -> its upload."""
         self._newest: dict[str, Which] = {}
 
     def held(self, owner: Owner, step: int, file: str, view: int) -> int:
@@ -114,11 +114,11 @@ class Uploads:
             return found.receiver.offset
 
     def begin(self, owner: Owner, shard: Shard, wanted: Expected | None = None) -> Incoming | None:
-        """A stream begins, at offset 0 or where `held` said; None when this step or a later one is complete.
-        ``wanted``: what the file has to be, see Receiver.
+        """A stream begins, at offset 0 or at the offset that `held` gave. None where the checkpoint of this step or a
+        later one is complete. ``wanted``: what the file has to be, see Receiver.
 
-        ShardRefused: a bad name, or no part of the file is here that it could go on with. GivenUp: its sender has
-        begun a later one.
+        ShardRefused: a bad name, or the part of the file before the offset is missing. GivenUp: the sender has begun a
+        later step's file.
         """
         key, which = (owner[0], shard.file), (shard.view, shard.step)
         known = self._open.get(key)
@@ -144,12 +144,13 @@ class Uploads:
         return Incoming(self, key, upload)
 
     def _others(self, file: str) -> list[tuple[str, str]]:
-        """Of one file no more than two senders' parts lie here: one that is gone would leave its own for good."""
+        """Keys of the other senders' uploads of a file beyond the last one: at most two parts of a file are kept,
+        because a sender that has left would leave its part for ever."""
         known = [(upload.which, key) for key, (_, upload) in self._open.items() if key[1] == file]
         return [key for _, key in sorted(known)[:-_SENDERS]]
 
     def given_up(self, which: Which) -> str:
-        """As the module's function of the same name."""
+        """Calls the function `given_up` of this module with the present uploads."""
         with self._changing:
             newest = dict(self._newest)
         return given_up(which, newest, lambda file: self._checkpoints.has_whole(*which, file))

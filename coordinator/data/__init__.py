@@ -1,4 +1,4 @@
 """The data of a run: documents read, tokenised, cut into samples, and served to nodes by name and range.
 
-Which sample is trained when is ``job.data.sampling``'s.
+``job.data.sampling`` decides which step trains which sample.
 """

@@ -1,8 +1,8 @@
 """Files that nodes may fetch, by name and range: known names only, described by digests of 4 MiB pieces.
 Training data that lie in files of their own (an `Index`) are read there, and every piece is checked before it goes out.
 
-Names: ``data/tokens``, ``model/FILE``, ``tokenizer/FILE``, ``checkpoint/STEP/FILE``. A name is looked up, never joined
-to a path.
+Names: ``data/tokens``, ``model/FILE``, ``tokenizer/FILE``, ``checkpoint/STEP/FILE``. A name is looked up in a table and
+never joined to a path.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class NoArtifact(FarflungError):
 
 
 ANSWER_S = 5.0
-"""Whoever asks for a description hears after so long at most how far it is."""
+"""Seconds after which a request for a description is answered with the progress, if the description is not ready."""
 
 
 @dataclass
 class _Described:
-    """A description that is made, or is there; ``read``: bytes of the file so far."""
+    """A description that is ready or being made; ``read``: bytes of the file read so far."""
 
     size: int
     changed: int
@@ -44,7 +44,7 @@ class _Described:
     over: threading.Event = field(default_factory=threading.Event)
 
     def make(self, name: str, path: Path) -> None:
-        """Read the file once for all callers."""
+        """Read the file once, for all callers that wait."""
         try:
             self.artifact = _describe(name, path, self)
         except OSError as error:
@@ -54,7 +54,8 @@ class _Described:
 
 
 class Artifacts:
-    """``files``: name -> path of what never changes in a run; checkpoints are asked for by name.
+    """The artifacts of a run. ``files``: name -> path of the files that never change in a run; files of checkpoints are
+    found by their names.
 
     Methods block on the disk: call them from a thread.
     """
@@ -67,7 +68,7 @@ class Artifacts:
         self._indexes = {path: index for path, index in loaded.items() if index}
 
     def path(self, name: str) -> Path:
-        """Where an artifact is. NoArtifact for every name that was not given out."""
+        """The path of an artifact. NoArtifact for every unknown name."""
         found = self._files.get(name)
         parts = name.split("/")
         if (
@@ -76,7 +77,7 @@ class Artifacts:
             and len(parts) == 3
             and parts[0] == "checkpoint"
             and parts[1].isdecimal()
-            and len(parts[1]) <= 20  # digits of a step; Python refuses to read some thousands
+            and len(parts[1]) <= 20  # Python refuses to convert thousands of digits to an int
         ):
             found = self._checkpoints.file(int(parts[1]), parts[2])
         if found is None or not found.is_file():
@@ -84,8 +85,8 @@ class Artifacts:
         return found
 
     def describe(self, name: str) -> Artifact:
-        """Size and sha256 of the whole and of every piece; computed once while the file stays as it is. While it is
-        computed, the answer says how far that is (``described``), and is to be asked for again."""
+        """Size, and sha256 of the whole file and of every piece; computed once while the file does not change. Until it
+        is ready, the answer has only the progress (``described``), and the caller has to ask again."""
         path = self.path(name)
         if index := self._indexes.get(path):
             return Artifact(
@@ -115,7 +116,7 @@ class Artifacts:
 
     def read(self, name: str, offset: int, length: int) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of a range in chunks of 1 MiB; ``length`` 0 means to the end. NoArtifact past the end, and
-        where a file of tokens was changed; SourceUnreachable where its place does not answer now."""
+        where a file of tokens has changed; SourceUnreachable where the storage with the file does not answer now."""
         path = self.path(name)
         index = self._indexes.get(path)
         size = index.corpus.size if index else path.stat().st_size

@@ -1,8 +1,8 @@
 """The data of a run: tokenised into one file that is named by its content, and cut into fixed samples.
 
 The text is cut into windows of ``context + 1`` tokens with stride ``context``. Those held out for validation are spread
-evenly over it, whatever the job's seed. The file holds the training windows in order, then the validation windows: a
-matrix of rows, so that a sample's id is its row.
+evenly over the text, independent of the job's seed. The file holds the training windows in order, then the validation
+windows: a matrix [samples, context + 1], so that a sample's number is its row.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _TOKENS = 1 << 22  # tokens read at once
 @dataclass(frozen=True)
 class TokenFile:
     """A tokenised corpus: ``path`` = FOLDER/``digest`` (sha256), rows of ``context + 1`` little-endian ``dtype``.
-    Of marked rows (job/data/marks.py) also whether they are ``packed``, and how many tokens train in all. Of evaluation
-    sets the ``validation_samples`` of each."""
+    For marked rows (job/data/marks.py) also whether they are ``packed``, and the total number of tokens that train. For
+    evaluation sets, the ``validation_samples`` of each."""
 
     path: Path
     digest: str
@@ -63,7 +63,7 @@ class TokenFile:
 
 
 def counts_path(tokens: Path) -> Path:
-    """Where it says how many tokens of each row train, beside marked rows."""
+    """The path of the file, beside marked rows, with the number of tokens of each row that train."""
     return tokens.with_name(tokens.name + ".counts")
 
 
@@ -90,7 +90,8 @@ def model_sizes(job: Job, tokenizer: Tokenizer | None) -> tuple[int, int]:
 
 
 def _check_bytes(folder: Path, vocabulary: int) -> None:
-    """JobError: bytes are no tokens of this model. They are where its own tokenizer, or its vocabulary, is theirs."""
+    """JobError where data.tokenizer is "bytes" but the model's tokens are not bytes: neither its tokenizer nor the size
+    of its vocabulary is that of bytes."""
     own = load_tokenizer(str(folder)) if tokenizer_files(folder) else None
     if vocabulary == Bytes.vocabulary if own is None else own.prompt(_ANY) == list(_ANY.encode()):
         return
@@ -107,11 +108,12 @@ _ANY = "All of a model's own bytes: \u00e9\u4e2d."
 def tokenise(
     job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell = silent, room: int = sys.maxsize
 ) -> TokenFile:
-    """Read the job's text, tokenise it, write FOLDER/<sha256>. Of more than ``room`` bytes of tokens write an `Index`,
-    whose path is the result's. JobError: no text, or too little for one sample.
+    """Read the job's text, tokenise it, write FOLDER/<sha256>. For more than ``room`` bytes of tokens write an `Index`
+    instead, whose path is in the result. JobError: no text, or too little for one sample.
 
-    Both passes stream: the tokens wait in a file beside the one that they end in, never in memory. A start that is
-    killed leaves that file (`Kept`), and the next one goes on with it. ``tell`` hears how far it is, from this thread.
+    Both passes stream: the tokens are first written to a temporary file, never held in memory. A start that is killed
+    leaves that file (`Kept`), and the next start continues with it. ``tell`` gets events with the progress, on this
+    thread.
     """
     dtype = token_dtype(tokenizer.vocabulary)
     kind, patterns = job.data.source()
@@ -164,7 +166,8 @@ def tokenise(
 def _read_texts(
     job: Job, names: Sequence[str], tokenizer: Tokenizer, folder: Path, part: str, room: int, *, meter: Meter
 ) -> tuple[Stream, Kept]:
-    """Tokenise the files of these patterns, or what an earlier start left of them. ``part``: what they are for."""
+    """Tokenise the files of these patterns, continuing with the tokens of an earlier start. ``part``: "training" or
+    "validation", a part of file names."""
     kind, dtype = job.data.source()[0], token_dtype(tokenizer.vocabulary)
     sources = text_files(kind, names)
     about = {"kind of data": kind, "data.field": job.data.field, "data.tokenizer": tokenizer.identity}
@@ -201,7 +204,7 @@ def _read_texts(
 
 
 def _windows(spool: Path, dtype: str, context: int) -> npt.NDArray[Any]:
-    """The windows of a file of tokens, a view [windows, context + 1] of the file."""
+    """The windows of a file of tokens, as a memory-mapped view [windows, context + 1]."""
     tokens = np.memmap(spool, np.dtype(dtype).newbyteorder("<"), mode="r")
     return np.lib.stride_tricks.sliding_window_view(tokens, context + 1)[::context]
 
@@ -225,7 +228,7 @@ def split(windows: int, validation: float) -> tuple[npt.NDArray[np.int64], npt.N
 
 
 def write_rows(folder: Path, blocks: Iterator[npt.NDArray[Any]]) -> tuple[Path, str]:
-    """Blocks into FOLDER/<sha256 of all bytes>, complete or not there at all."""
+    """Write blocks to FOLDER/<sha256 of all bytes>, atomically. Returns (path, digest)."""
     hasher = hashlib.sha256()
     with whole_file(folder, hasher.hexdigest, sync=True) as file:
         for block in blocks:

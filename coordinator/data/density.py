@@ -1,6 +1,6 @@
-"""What a text became: bytes in and tokens out, counted as it is tokenised, and what of it looks wrong.
+"""Counts bytes and tokens while texts are tokenised, and warns where their ratio looks wrong.
 
-A tokenizer that cuts texts off, or does not know their language, trains without an error; only the numbers show it.
+A run with a tokenizer that truncates texts, or does not know their language, has no error; only these numbers show it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ...proto.errors import JobError
 from ...proto.process.progress import Tell
 
 FEWEST, MOST = 0.03, 1.1
-"""Tokens a byte between which tokenizers of text are: byte-level ones have 1, English has 0.2 to 0.3."""
+"""The usual range of tokens a byte: tokenizers of single bytes have 1, English has 0.2 to 0.3."""
 STRANGE = 0.02
-"""The part of tokens, at most, that are the one of unknown things."""
+"""The largest usual part of unknown-tokens."""
 ENOUGH = 10_000
-"""Bytes from which on a ratio says something."""
+"""Least bytes of text for which the ratio is judged."""
 
 
 class Counted:
-    """A tokenizer whose ``encode`` counts: bytes of UTF-8, tokens (marks of ends left out), documents."""
+    """Wraps a tokenizer; ``encode`` counts bytes of UTF-8, tokens (without end tokens) and documents."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._of = tokenizer
@@ -38,7 +38,7 @@ class Counted:
         return self._of.ending
 
     def encode(self, texts: Sequence[tuple[str, bool]]) -> list[npt.NDArray[Any]]:
-        """As the tokenizer's own. JobError: a token that its vocabulary has not."""
+        """Like the tokenizer's own method. JobError: a token that is not in its vocabulary."""
         found = self._of.encode(texts)
         ends = sum(last for _, last in texts)
         self.bytes += sum(len(text.encode()) for text, _ in texts)
@@ -53,7 +53,7 @@ class Counted:
 
     @property
     def counted(self) -> tuple[int, ...]:
-        """What was counted so far; setting it goes on from there."""
+        """The counts so far; set it to continue from earlier counts."""
         return self.bytes, self.tokens, self.documents, self.strange
 
     @counted.setter
@@ -89,7 +89,7 @@ class Counted:
         return self._of.text(tokens)
 
     def report(self, kind: str, name: str, tell: Tell) -> None:
-        """Say what became of the texts of ``data.KIND``; a warning where the ratio is that of no text."""
+        """Tell the counts for the texts of ``data.KIND``; warn where the ratio is outside the usual range."""
         if not self.bytes:
             return
         ratio = self.tokens / self.bytes

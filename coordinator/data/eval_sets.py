@@ -1,6 +1,6 @@
-"""The data of ``[[eval.sets]]``: each is tokenised by itself, all lie in one file, set by set.
+"""The data of ``[[eval.sets]]``: each set is tokenised by itself, and one file holds the rows of all, set by set.
 
-The file is another than that of the training data, for these may be too large to be kept, or the nodes' own.
+They are not in the training data's file, because training data may be too large to keep, or be the nodes' own.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ COUNTS = "data/eval_counts"
 
 
 def eval_files(folder: Path, digest: str, dtype: str) -> dict[str, Path]:
-    """The artifacts of the sets whose rows have this digest, and where they are."""
+    """Artifact name -> path of the evaluation sets whose rows have this digest."""
     path = folder / FOLDER / digest
     return {TOKENS: path, **({COUNTS: counts_path(path)} if dtype == MARKED else {})}
 
 
 def eval_sets(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell) -> TokenFile | None:
-    """The sets of a job, all of whose samples are held out; None without any. What an earlier start made is used again.
+    """The evaluation sets of a job as one TokenFile, whose samples all are validation samples; None without sets. A
+    file from an earlier start is used again.
 
     Raises:
-        JobError: a set has no file, nothing in it, or more than may be kept.
-        OSError: the disk does not take it.
+        JobError: a set has no file, no sample, or more bytes than may be kept.
+        OSError: the disk can't store it.
     """
     if not job.eval.sets:
         return None
@@ -84,7 +85,7 @@ def digests_of(tokens: TokenFile) -> dict[str, str]:
 
 
 def _made(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell) -> Made:
-    """What decides the tokens of these sets."""
+    """The inputs that decide the tokens of these sets."""
     parts = job.eval.parts(job.data)
     about = {
         "kind of data": f"{' '.join(one.source()[0] for one in parts)} {VERSION}",

@@ -1,7 +1,7 @@
-"""What a run is about, found out at its start: tokens, sizes, the model's profile, the files that nodes may fetch.
+"""Makes a run's facts at its start: tokens, sizes, the model's profile, the artifacts.
 
-Tokenising and the profile (a process of its own, because it needs torch and this room does not) run at the same time.
-The first mistake of either is the error of the start.
+Tokenising and profiling run at the same time; the profile is made in another process, because it needs torch, which
+this room does not import. The first error of either ends the start.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from .rows.labelled import labelled_about
 PROFILE_COMMAND = tuple(python.module("farflung.node.models.profiling.cost"))
 _MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json", "model.safetensors.index.json")
 OWN_VALIDATION = 64
-"""Samples, at least, that an evaluation draws where every node holds out a part of its own data."""
+"""Least samples of an evaluation where every node holds out a part of its own data."""
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Facts for the nodes, and where the artifacts that they name are on this machine."""
+    """The facts for the nodes, and the local paths of the artifacts that they name."""
 
     facts: Facts
     files: dict[str, Path]
 
     def of(self, job: Job) -> Prepared:
-        """The same for a job that may have other steps. JobError when they do not fit."""
+        """The same for a job that may have another number of steps. JobError where that does not fit."""
         facts = self.facts.model_copy(update={"steps": job.steps(self.facts.samples)})
         check_facts(job, facts)
         return Prepared(facts, self.files)
@@ -64,7 +64,7 @@ class Prepared:
 async def prepare(
     job: Job, folder: Path, profile_command: Sequence[str] = PROFILE_COMMAND, tell: Tell = silent
 ) -> Prepared:
-    """Find out everything; token files go to ``folder``. JobError or RunFailed for the first mistake."""
+    """Make the facts; token files are written to ``folder``. JobError or RunFailed for the first error."""
     loop = asyncio.get_running_loop()
 
     def tell_here(event: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ async def prepare(
     try:
         tokens, sets, files, digests = await in_thread(_files, job, tokenizer, context, folder, tell_here)
         if tokens is not None:
-            check_samples(job, tokens.samples, job.steps(tokens.samples))  # before the seconds that the profile takes
+            check_samples(job, tokens.samples, job.steps(tokens.samples))  # before the profile, which takes seconds
         profile = await asked
         check_packed(job, profile)
     finally:
@@ -116,9 +116,9 @@ async def prepare(
 
 
 def restore(job: Job, facts: Facts, folder: Path, tell: Tell = silent) -> Prepared | None:
-    """What an earlier start found out, for a job that may have other steps now; None when a file is gone or was
-    changed. ``tell`` hears of an index that this version cannot read. SourceUnreachable: whether a file was changed
-    cannot be found out now."""
+    """The facts of an earlier start, for a job that may have another number of steps now; None where a file is gone or
+    has changed. ``tell`` gets a notice of an index that this version can't read. SourceUnreachable: a storage does not
+    answer, so whether a file has changed is unknown."""
     files = _model_files(job)
     if facts.tokens_digest:
         whole, index = folder / facts.tokens_digest, folder / (facts.tokens_digest + SUFFIX)
@@ -140,7 +140,8 @@ def restore(job: Job, facts: Facts, folder: Path, tell: Tell = silent) -> Prepar
 
 
 async def read_profile(job: Job, vocabulary: int | None, command: Sequence[str]) -> Profile:
-    """The model's profile from its process. JobError with the process's own sentence, RunFailed if it breaks."""
+    """The model's profile from its process. JobError with the process's error message, RunFailed if the process
+    crashes."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
     asked = json.dumps({"job": json.loads(job.model_dump_json()), "vocabulary": vocabulary}).encode()
@@ -162,7 +163,7 @@ async def read_profile(job: Job, vocabulary: int | None, command: Sequence[str])
 
 
 def check_packed(job: Job, profile: Profile) -> None:
-    """JobError: the model does not take samples of several documents, which the job's conversations would make."""
+    """JobError where the job packs several conversations into a sample and the model can't keep them apart."""
     talks = job.data.chat or any(one.chat for one in (*(job.data.mix or ()), *job.eval.sets))
     if not talks or not job.data.pack:
         return
@@ -207,8 +208,8 @@ async def in_thread(work: Callable[..., _Result], *arguments: Any) -> _Result:
 def _files(
     job: Job, tokenizer: Tokenizer | None, context: int, folder: Path, tell: Tell
 ) -> tuple[TokenFile | None, TokenFile | None, dict[str, Path], dict[str, str]]:
-    """The token file (None where the data are no text or the nodes' own), that of the evaluation sets, the artifacts'
-    paths and their sha256."""
+    """(the token file, None where the data are no text or the nodes' own; that of the evaluation sets; artifact ->
+    path; artifact -> sha256)."""
     files = _model_files(job)
     digests = {name: file_digest(path) for name, path in files.items()}
     for name, path in files.items():
@@ -217,7 +218,7 @@ def _files(
         return None, None, files, digests
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(".tokens-*"):  # of a start that was killed
+        for left in folder.glob(".tokens-*"):  # left by a start that was killed
             left.unlink()
         tokens = None if job.data.where == "node" else _trained_on(job, tokenizer, context, folder, tell)
         sets = eval_sets(job, tokenizer, context, folder, tell)
@@ -236,7 +237,7 @@ def _files(
 
 
 def _trained_on(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell) -> TokenFile:
-    """The tokens that an earlier start made of the training data, or new ones."""
+    """The training data's tokens: those that an earlier start made, or new ones."""
     made = _made(job, tokenizer, context, folder, tell)
     tokens = made.found()
     if tokens is None or (tokens.dtype == MARKED and not counts_path(tokens.path).is_file()):
@@ -246,7 +247,7 @@ def _trained_on(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell
 
 
 def _made(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell) -> Made:
-    """What decides the tokens of this job."""
+    """The inputs that decide the tokens of this job."""
     each = [*job.data.parts()] or [job.data]
     held_out = job.data.held_out()
     about = {
@@ -274,7 +275,7 @@ def _tokens(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Te
         dtype = token_dtype(tokenizer.vocabulary)
         index = index_tokens(job, tokenizer.vocabulary, dtype, context, folder, tell)
         return TokenFile(index.path, index.digest, dtype, context, index.corpus.samples, index.corpus.held)
-    begun = sum(path.stat().st_size for path in folder.glob(".reading-*.tokens"))  # it has its part of the room already
+    begun = sum(path.stat().st_size for path in folder.glob(".reading-*.tokens"))  # counted already
     room = min(int(job.data.cache_gb * 1e9), (shutil.disk_usage(folder).free + begun) // 3)
     if job.data.mix:
         return tokenise_mix(job, tokenizer, context, folder, tell, room)

@@ -1,7 +1,7 @@
-"""Tokens that an earlier start finished and never trained on: it was stopped, or refused the job, before it knew all.
+"""Tokens that an earlier start finished before it was stopped, or refused the job, so that no run trained on them.
 
-FOLDER/made.json says what they were made of. They are used again where every file, the tokenizer and the job's words
-are as they were, and the file of tokens has the digest that it had.
+FOLDER/made.json records the inputs. The tokens are used again where every file, the tokenizer and the job's keys are
+unchanged, and the file of tokens still has its digest.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from .files.sources import Source
 
 
 class Made:
-    """What a start makes, or an earlier one made, in ``folder`` of these files; ``about``: whatever else decides it,
-    under names that people know. Methods raise OSError."""
+    """The tokens that a start makes in ``folder`` from these files. ``about``: the other inputs, name for messages ->
+    value. Methods raise OSError."""
 
     def __init__(self, folder: Path, about: dict[str, str], sources: Sequence[Source], tell: Tell) -> None:
         self._path, self._about, self._sources, self._hear = folder / "made.json", about, tuple(sources), tell
         self._said: list[dict[str, Any]] = []
 
     def tell(self, event: dict[str, Any]) -> None:
-        """Pass on an event; what it says of the texts is kept with the tokens."""
+        """Pass on an event. Messages about the texts are kept with the tokens, so that a later start repeats them."""
         if event["event"] != "progress" and event.get("message", "").startswith("data."):
             self._said.append(event)
         self._hear(event)
 
     def found(self) -> TokenFile | None:
-        """An earlier start's tokens, where they still hold; says so, and what it said of them."""
+        """The tokens of an earlier start, if they are still valid, with a message and that start's messages about them;
+        else None."""
         stored = kept.load(self._path)
         if stored is None:
             return None
@@ -58,7 +59,7 @@ class Made:
         return None
 
     def keep(self, tokens: TokenFile) -> None:
-        """Remember what was made."""
+        """Record the tokens for a later start."""
         content = {
             "version": kept.VERSION,
             "about": self._about,

@@ -1,4 +1,4 @@
-"""Which of the readers makes the tokens of a job's data."""
+"""Selects the function that makes the tokens of a job's data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Make = Callable[..., TokenFile]
 
 
 def maker_of(data: Data) -> Make:
-    """What reads these data: text, conversations, texts with their classes, or pairs of answers."""
+    """The function for these data: text, conversations, texts with their classes, or pairs of answers."""
     if data.labelled:
         return tokenise_labelled
     if data.preferences:

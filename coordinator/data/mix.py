@@ -1,7 +1,7 @@
-"""A mixture of data: every source is tokenised by itself, and the samples of all lie in one file, source by source.
+"""A mixture of data: every source is tokenised by itself, and one file holds the samples of all, source by source.
 
-How often each is drawn is decided by the order of samples (`sampling.Mixture`), not by the file, so nothing is stored
-twice, whatever the weights are.
+The order of samples (`sampling.Mixture`), not the file, decides how often a source is drawn, so no sample is stored
+twice whatever the weights are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .corpus.index import SUFFIX
 from .data import TokenFile, counts_path, write_rows
 from .making import maker_of
 
-_BLOCK = 4096  # rows handed on at once
+_BLOCK = 4096  # rows in a block
 
 
 def tokenise_mix(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell, room: int) -> TokenFile:
@@ -48,7 +48,7 @@ def tokenise_mix(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tel
 
 
 def join(parts: Sequence[TokenFile], context: int, folder: Path) -> TokenFile:
-    """The rows of all parts in one file, FOLDER/<sha256>, training samples first; the parts' own files go."""
+    """The rows of all parts in one file, FOLDER/<sha256>, training samples first; the parts' own files are deleted."""
     marked = any(part.dtype == MARKED for part in parts)
     counts: list[npt.NDArray[np.uint32]] = []
 
@@ -78,7 +78,7 @@ def join(parts: Sequence[TokenFile], context: int, folder: Path) -> TokenFile:
 
 
 def _rows(part: TokenFile, held: bool) -> Iterator[npt.NDArray[Any]]:
-    """The rows of a file that are held out, or the others."""
+    """The rows of a file: the held-out ones if ``held``, else the others."""
     kind = "<u4" if part.dtype == MARKED else np.dtype(part.dtype).newbyteorder("<")
     count = part.samples + part.validation_samples
     whole = np.memmap(part.path, kind, mode="r", shape=(count, part.context + 1))

@@ -1,4 +1,4 @@
-"""Which key of ``[data]`` reads a file: looked at, not guessed from its name alone."""
+"""Finds the key of ``[data]`` for a file from its content, not from its name alone."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def numba() -> Any:
 
 @lru_cache(maxsize=1)
 def _used() -> Any:
-    """numba, once a search has loaded it; else None."""
+    """numba, imported at the first call; the cache's size tells whether that call was made."""
     return numba()
 
 

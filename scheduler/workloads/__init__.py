@@ -1,4 +1,4 @@
-"""What a job computes, holds and sends, layer by layer, and the order in which a node does it.
+"""What a job computes, holds in memory and sends, layer by layer, and the order of a node's actions.
 
-Where the layers lie on a network is not decided here.
+Which device has which layers is not decided here.
 """

@@ -8,7 +8,7 @@ from ...compress.specs.spec import bits_of as blob_bits
 from ..errors import PlanError
 
 SUMMED = frozenset({"powersgd", "global_qsgd", "thc", "intsgd", "randomk"})
-"""Their rounds go in phases, each a sum of encodings at the publishers; no other pattern."""
+"""Codecs whose rounds go in phases: in each phase the publishers add up encodings. They allow no other pattern."""
 BLOCK = 65536
 """Elements that a round encodes together, unless the job says otherwise."""
 
@@ -16,8 +16,8 @@ BLOCK = 65536
 def bits_of(spec: str, elements: int = BLOCK, plain: float = 32.0) -> float:
     """Bits on the wire for each of ``elements`` elements that are encoded together. ``plain``: what codec none takes.
 
-    A codec of a module of the job's owner is counted as none: its code is not run here. PlanError where there is no
-    such codec.
+    A codec from the job owner's own module counts as codec none, because its code is not run here. PlanError where
+    there is no such codec.
     """
     if spec == "none" or module_of(spec):
         return plain

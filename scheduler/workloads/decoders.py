@@ -1,4 +1,5 @@
-"""The layers of a decoder from its sizes: what each has of parameters, computes, hands on and keeps.
+"""The layers of a decoder from its sizes: each one's parameters, flops, output elements, and elements kept for the
+backward pass.
 
 One sample is ``context`` tokens. A run's profile (node/models/profiling/cost.py) counts the same, and tests hold both
 against what the modelling classes have and what torch keeps for the backward pass.
@@ -16,27 +17,29 @@ from .workload import Layer
 
 FAMILIES = ("gpt2", "llama", "gpt_neox")
 VARIANTS = {"mistral": "llama", "qwen2": "llama"}
-"""Families that are another one but for a few biases."""
+"""Families that differ from another family only by a few biases."""
 FORMULAS = frozenset({*FAMILIES, *VARIANTS})
-"""Families whose layers the formulas below count exactly; a run measures those of all others."""
+"""Families whose layers the formulas below count exactly; for all other families a run measures the layers."""
 ALIKE = ("qwen3", "olmo2", "smollm3", "granite", "phi3")
-"""Families that a job may begin with random weights, counted about as llama where nothing is measured."""
+"""Families that a job may begin with random weights; counted approximately, as llama, where nothing is measured."""
 PLAIN = frozenset({"bloom", "codegen", "falcon", "gpt_bigcode", "gpt_neo", "gptj", "mpt", "opt", "phi", "starcoder2"})
-"""Families whose MLP has two matrices and no gate; about as gpt_neox. Every other one is about as llama."""
+"""Families whose MLP has two matrices and no gate: counted approximately as gpt_neox. Every other family is counted as
+llama."""
 DEFAULT_CONTEXT = 1024
-"""Tokens of a sample of a pretrained model where the job does not say, unless the model's own longest is less."""
+"""Tokens of a sample of a pretrained model where the job has no context; the model's longest context where that is
+shorter."""
 LORA_TARGETS = {"gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"], "gpt_neox": ["query_key_value"]}
-"""The matrices that `peft` gives adapters where a job names none."""
+"""The matrices that get adapters where a job names none: the defaults of `peft`."""
 
 
 @dataclass(frozen=True)
 class Shape:
     """A decoder's sizes. inner: width of the MLP, None for 4 x width (llama: 8/3 x width in multiples of 64).
 
-    head_width: of each head, None for width / heads. positions: learned ones, None for as many as the context. biases:
-    whether queries, keys and values of a llama have some (Qwen2). experts: of each block, each with an MLP of width
-    ``inner``, of which a token is sent to ``experts_used``; shared_inner: the width of one that all tokens take.
-    subspace: how many coordinates blocks write and hand on, None for all.
+    head_width: width of each head, None for width / heads. positions: number of learned positions, None for the
+    context's. biases: whether queries, keys and values of a llama have biases (Qwen2). experts: number in each block;
+    each is an MLP of width ``inner``, and a token goes to ``experts_used`` of them. shared_inner: the width of the MLP
+    that all tokens go through. subspace: how many coordinates of the hidden state blocks write and send, None for all.
     """
 
     family: str
@@ -69,12 +72,12 @@ class Shape:
 
     @property
     def query_width(self) -> int:
-        """The width of all queries together."""
+        """The total width of all heads' queries."""
         return self.heads * (self.head_width or self.width // self.heads)
 
     @property
     def kv_width(self) -> int:
-        """The width of all keys together, and of all values."""
+        """The total width of all heads' keys, and of their values."""
         return self.query_width // self.heads * (self.kv_heads or self.heads)
 
 
@@ -83,7 +86,7 @@ def decoder_layers(shape: Shape, precision: str = "fp32") -> tuple[Layer, ...]:
 
     A matrix of n weights costs 2n flops a token forward, attention 4 t d a token (Kaplan et al. 2020, 2.1). What a
     block keeps is a sum over its operations, each of which keeps its inputs; attention keeps no scores. Under autocast
-    a matrix's inputs and its own copy are kept in bf16, the norms' inputs in fp32.
+    a matrix's inputs and a copy of the matrix are kept in bf16, the norms' inputs in fp32.
     """
     width, context, vocabulary = shape.width, shape.context, shape.vocabulary
     query, keys, inner, gated = shape.query_width, shape.kv_width, shape.inner_width, shape.family == "llama"
@@ -91,7 +94,7 @@ def decoder_layers(shape: Shape, precision: str = "fp32") -> tuple[Layer, ...]:
     shared = (3 if gated else 2) * width * shape.shared_inner
     matrices = 2 * width * query + 2 * width * keys + shape.experts * expert + shared
     matrices += shape.experts * width if shape.experts > 1 else 0  # the router
-    resting = (shape.experts - shape.experts_used) * expert  # weights that a token does not meet
+    resting = (shape.experts - shape.experts_used) * expert  # weights of experts that a token does not use
     inner = shape.experts_used * inner + shape.shared_inner
     if gated:
         parameters = matrices + 2 * width + shape.biases * (query + 2 * keys)
@@ -114,7 +117,7 @@ def decoder_layers(shape: Shape, precision: str = "fp32") -> tuple[Layer, ...]:
     block_flops = 2.0 * context * (parameters - resting) + 4.0 * context * context * width
     stored = round(context * (kept + shape.heads + 2))
     beside = 2 * context * inner // part  # gradients of the MLP's widest values
-    if shape.subspace is not None:  # of embedding and blocks, what is never written is no parameter
+    if shape.subspace is not None:  # in embedding and blocks, rows that are never written are no parameters
         less = (width - shape.subspace) * (query + shape.experts * shape.inner_width + (0 if gated else 2))
         embedding = embedding // width * shape.subspace
         parameters, matrices, boundary = parameters - less, matrices - less, context * shape.subspace
@@ -136,7 +139,7 @@ def decoder_layers(shape: Shape, precision: str = "fp32") -> tuple[Layer, ...]:
 
 
 _PACKED = {"int8": 68 / 256, "nf4": 36 / 256}
-"""What a frozen matrix of a block takes of fp32, with the largest magnitude of each 64 weights."""
+"""Bytes of a frozen block matrix by precision, as a part of fp32's, with an fp32 scale for each 64 weights."""
 
 
 def adapter_layers(shape: Shape, lora: Mapping[str, Any], precision: str = "fp32") -> tuple[Layer, ...]:
@@ -180,8 +183,9 @@ def adapter_layers(shape: Shape, lora: Mapping[str, Any], precision: str = "fp32
 
 
 def pair_layers(layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """The same where adapters learn from pairs of answers (train.task = "dpo"): the base alone computes each pair
-    forward, too, half of what a pass and its way back take, and what is handed on has both."""
+    """The layers where adapters learn from pairs of answers (train.task = "dpo"): the base without adapters computes
+    each pair's forward pass too, which takes half as long as an adapter's forward and backward pass together; between
+    stages both outputs are sent."""
     last = layers[-1]
     return tuple(
         replace(
@@ -195,7 +199,7 @@ def pair_layers(layers: Sequence[Layer]) -> tuple[Layer, ...]:
 
 
 def block_matrices(shape: Shape) -> dict[str, list[tuple[int, int]]]:
-    """(inputs, outputs) of the matrices of a block that have each name."""
+    """Name -> (inputs, outputs) of each matrix of a block with this name."""
     width, inner = shape.width, shape.inner_width
     if shape.family == "llama":
         return {
@@ -220,7 +224,8 @@ def block_matrices(shape: Shape) -> dict[str, list[tuple[int, int]]]:
 def shape_of(content: Mapping[str, Any], context: int | None = None, vocabulary: int | None = None) -> Shape:
     """The sizes that config.json of a model folder, or a job's table [model], says. PlanError where one is missing.
 
-    context, vocabulary: the job's and its tokenizer's, where it has them; a folder's own vocabulary counts first.
+    context: the job's, where it has one. vocabulary: the tokenizer's; a vocabulary in the folder's config.json counts
+    before it.
     """
     named = str(content.get("model_type") or content.get("family") or "gpt2")
     if content.get("model_type") is None and named not in (*FORMULAS, *ALIKE):

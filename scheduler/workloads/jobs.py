@@ -1,7 +1,8 @@
 """The Workload of a job: the tables of its file in the scheduler's numbers.
 
-``numbers`` is the one place that turns a job's tables into a Workload. A run asks it with the layers that its profile
-found (coordinator/planning/planner.py); a plan of the file alone with those that the model's shape gives.
+``numbers`` is the one place that turns a job's tables into a Workload. A run calls it with the layers of its profile
+(coordinator/planning/planner.py); `farflung plan`, which has only the file, with layers computed from the model's
+shape.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ BYTE_VOCABULARY = 256
 MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0, "lion": 4.0, "muon": 8.0, "onebit_adam": 8.0}
 HALF = {"fp32": 1.0, "bf16": 0.5}
 WEIGHT_BYTES = 8.0
-"""Of a weight and its gradient."""
+"""Bytes of a parameter for its weight and its gradient."""
 MOST_SAMPLES = 64
-"""Of a microbatch that a plan chooses."""
+"""Most samples of a microbatch that a plan chooses."""
 HALF_SPEED = 256
 """Tokens of a microbatch with which a device computes at half of its speed: about as many as it can compute while it
 reads the weights once (dense bf16 flops over bytes a second, 150 to 600 for GPUs since 2020; Williams et al. 2009)."""
 PLAIN_BITS = 32.0
-"""Of an element that codec none sends between stages that compute in fp32."""
+"""Bits of an element that codec none sends between stages that compute in fp32."""
 
 
 def paper_workload(layers: int = 24, batch: int = 1024, **changes: Any) -> Workload:
     """The model that DT-FM was measured with: width 2048, context 2048, microbatch 1, fp16 on the wire, GPipe.
 
-    Blocks only, `layers` equal ones. `changes` are fields of Workload.
+    `layers` equal blocks, without embedding and head. changes: fields of Workload.
     """
     shape = Shape("gpt2", layers, 2048, 2048, 50257, heads=16)
     values: dict[str, Any] = {
@@ -54,13 +55,13 @@ def paper_workload(layers: int = 24, batch: int = 1024, **changes: Any) -> Workl
 
 
 def workload_of(job: Mapping[str, Any], folder: Path | str = ".", vocabulary: int | None = None) -> Workload:
-    """The workload of a job file as `tomllib` reads it. Layer sizes come from the model's shape alone.
+    """The workload of a job file as `tomllib` reads it. The layers' sizes are computed from the model's shape alone.
 
-    folder: where relative paths begin. vocabulary: the tokenizer's, where it is not bytes. PlanError where the job
-    names a model whose shape is not in the file (`build`) or can't be read.
+    folder: the folder to which paths in the job are relative. vocabulary: the tokenizer's, where tokens are not bytes.
+    PlanError where the job names a model whose shape is not in the file (`build`) or can't be read.
     """
     model, train = _table(job, "model"), _table(job, "train")
-    adapters = model.get("lora") is not None  # alone train: a tied matrix is frozen with the rest of the base
+    adapters = model.get("lora") is not None  # only adapters train: a tied matrix is frozen with the rest of the base
     if model.get("parameters"):
         own = Layer("model", int(model["parameters"]), 2.0 * model["parameters"], 1)
         return numbers(job, (own,), tied=False, tokens=1)
@@ -73,7 +74,7 @@ def workload_of(job: Mapping[str, Any], folder: Path | str = ".", vocabulary: in
 
 
 def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens: int) -> Workload:
-    """The workload of a job's tables and its model's layers; what a table does not say is what a run takes for it.
+    """The workload of a job's tables and its model's layers; missing keys have the defaults of a run.
 
     tied: whether the first and the last layer share a matrix that trains. tokens: of a sample.
     """
@@ -94,13 +95,13 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
         overlap = _whole(updates, "overlap", 0, least=0)
     pattern = str(updates.get("pattern", "auto"))
     if not updates.get("agreed", True):
-        overlap = interval if pattern == "async" else overlap  # of async: nobody waits
+        overlap = interval if pattern == "async" else overlap  # async: no node waits for a round
         pattern = "ring"
     elif codec.partition(":")[0] in SUMMED:
         pattern = "publishers"
     pipelines = _wish(parallel, "pipelines")
     if _table(job, "model").get("parameters") and pipelines is None:
-        pipelines = batch // microbatch  # what the members' own loops cost is not known: as many as there are
+        pipelines = batch // microbatch  # own training loops: costs unknown, so as many as possible
     moments = 0.0 if train.get("offload") else moment_bytes(train)
     sent = microbatch * max((layer.activation for layer in layers[:-1]), default=1)
     forward, backward = str(activations.get("forward", "none")), str(activations.get("backward", "none"))
@@ -108,7 +109,7 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
     fields = workload_fields(mode, codec, overlap, interval, fragments, block)
 
     def bits(size: int) -> dict[str, Any]:
-        """What follows from a microbatch of so many samples."""
+        """The fields of Size that follow from a microbatch of `size` samples."""
         elements = sent // microbatch * size
         raw = plain_bits(str(train.get("precision", "fp32")), elements)
         return {
@@ -142,8 +143,8 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
 
 
 def microbatch_sizes(batch: int, pipelines: int | None) -> tuple[int, ...]:
-    """Samples of a microbatch among which a plan chooses: divisors of the batch, each twice the one before or more, of
-    which there is one for each pipeline that is wished for."""
+    """The sizes of a microbatch, in samples, among which a plan chooses: divisors of the batch, each at least twice the
+    one before, small enough that every wished pipeline gets a microbatch."""
     found: list[int] = []
     for size in range(1, min(batch // (pipelines or 1), MOST_SAMPLES) + 1):
         if batch % size == 0 and (not found or size >= 2 * found[-1]):
@@ -154,8 +155,8 @@ def microbatch_sizes(batch: int, pipelines: int | None) -> tuple[int, ...]:
 
 
 def worth(size: int, usual: int, tokens: int) -> float:
-    """How many times the speed of a microbatch of ``usual`` samples one of ``size`` has: each takes as long as
-    HALF_SPEED tokens more."""
+    """The speed (samples a second) with microbatches of ``size`` samples, divided by that with ``usual`` samples: each
+    microbatch takes as long as its tokens and HALF_SPEED more."""
     return (1.0 + HALF_SPEED / (usual * max(1, tokens))) / (1.0 + HALF_SPEED / (size * max(1, tokens)))
 
 
@@ -170,19 +171,21 @@ def moment_bytes(train: Mapping[str, Any]) -> float:
 
 
 def error_bytes(updates: Mapping[str, Any], overlap: int, pipelines: int | None) -> float:
-    """Bytes a parameter of the errors that rounds keep on the device. pipelines: None: the plan chooses how many."""
+    """Bytes for each parameter of the residuals and server errors that rounds keep on the device. pipelines: None where
+    the plan chooses their number."""
     codec, members = str(updates.get("codec", "none")), pipelines or USUAL
     return 4.0 * error_copies(updates, codec, pattern_of(updates, members), members, overlap)
 
 
 def message_bytes(updates: Mapping[str, Any], pipelines: int | None) -> float:
-    """The same of messages, which lie in main memory: of a CPU's device that is one memory."""
+    """Bytes for each parameter of a round's messages, which lie in main memory; where the device is a CPU, both are one
+    memory."""
     codec, members = str(updates.get("codec", "none")), pipelines or USUAL
     return 4.0 * message_copies(updates, codec, pattern_of(updates, members), members)
 
 
 def reference_bytes(updates: Mapping[str, Any]) -> float:
-    """Bytes a parameter of the reference, and of the outer optimiser's momentum; none in mode gradient."""
+    """Bytes for each parameter of the reference and the outer optimiser's momentum; 0 in mode gradient."""
     if updates.get("mode", "gradient") != "delta":
         return 0.0
     kind, _, words = str(updates.get("outer", "average")).strip().partition(":")

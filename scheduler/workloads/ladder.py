@@ -1,4 +1,5 @@
-"""The codecs that a plan may choose among, of updates and of links between stages, and what a workload says of them."""
+"""The ladders: the codecs among which a plan chooses, for updates and for links between stages, and a workload's fields
+about them."""
 
 from __future__ import annotations
 
@@ -10,14 +11,16 @@ from .workload import EVERY, CodecChoice, Interval
 
 _DENSE = ("none", "bf16", "int8", "int4")
 _SPARSE = ((0.5, 0.5), (0.25, 0.4), (0.2, 0.2), (0.1, 0.2), (0.1, 0.1), (0.05, 0.1))
-"""(part of the vector offered, part of that sent) of the cocktail codec, where a round begins every step."""
+"""Parameters of the cocktail codec where a round begins every step: (part of the vector that is offered, part of the
+offered that is sent)."""
 
 
 def ladder(mode: str, interval: int) -> tuple[str, ...]:
     """The codecs to choose among, the least lossy first; rounds begin every `interval` steps.
 
-    Gradients go dense: sparse ones feed Adam's second moment spikes, which trains much worse. Where rounds are rare
-    every round offers more of the vector and sends less of what it offers, so no coordinate waits long for its turn.
+    Gradients are sent dense: sparse ones give Adam's second moment spikes, and the model trains much worse. Where
+    rounds are rare every round offers more of the vector and sends less of what it offers, so no coordinate waits for
+    many rounds until it is offered.
     """
     if mode == "gradient":
         return _DENSE[:3]
@@ -31,11 +34,11 @@ def ladder(mode: str, interval: int) -> tuple[str, ...]:
 def workload_fields(
     mode: str, codec: str, overlap: int | str, interval: int, fragments: int, block: int = BLOCK
 ) -> dict[str, Any]:
-    """The fields of a Workload for the job's `codec` and `overlap`, either of them "auto". block: elements that a round
+    """The fields of a Workload for the job's `codec` and `overlap`; either may be "auto". block: elements that a round
     encodes together."""
     steps = ladder(mode, interval) if codec == "auto" else (codec,)
     bits = tuple(bits_of(spec, block) / fragments for spec in steps)
-    # What the search for a placement counts with: the choice is made for the placement that was found.
+    # The search for a placement assumes these values; the choice is made later, for the placement found.
     fields: dict[str, Any] = {
         "update_bits": bits[-1],
         "overlap": interval if overlap == "auto" else overlap,
@@ -48,8 +51,8 @@ def workload_fields(
 
 
 def intervals(mode: str, codec: str, overlap: int | str, block: int = BLOCK) -> tuple[Interval, ...]:
-    """The numbers of steps between rounds that a plan may choose, with what ``workload_fields`` says of each.
-    PlanError: rounds are in flight for longer than all of them."""
+    """The numbers of steps between rounds that a plan may choose, each with its fields from ``workload_fields``.
+    PlanError if the job's overlap is longer than all of them."""
     least = 1 if isinstance(overlap, str) else max(1, overlap)
     found = []
     for every in EVERY:
@@ -65,18 +68,19 @@ def intervals(mode: str, codec: str, overlap: int | str, block: int = BLOCK) -> 
 LINKS = (("none", "none"), ("bf16", "bf16"), ("int8", "int8"))
 """(forward, backward) of links between stages, the least lossy first; the job's own codec comes after them."""
 CODING_SECONDS = 5e-10
-"""Device seconds an element at one end beyond those of a copy, of a codec with state: what a link must gain by it."""
+"""Device seconds for each element at one end that a codec with state takes beyond a copy: a link must gain at least as
+much by it."""
 
 
 def wire_codec(spec: str, precision: str) -> str:
-    """The codec that a link between stages of this precision really has: what is computed in bf16 goes in bf16 where
-    the job, or the plan, names none."""
+    """The codec that a link between stages of this precision really uses: with codec none, stages that compute in bf16
+    send bf16."""
     return "bf16" if spec == "none" and precision == "bf16" else spec
 
 
 def link_ladder(forward: str, backward: str, elements: int = BLOCK) -> tuple[tuple[str, str], ...]:
     """The codecs that one link between stages may have, (forward, backward), the least lossy first: those of LINKS that
-    are less lossy than the job's own, and that last. ``elements``: of a message."""
+    are less lossy than the job's own codec, then the job's own. ``elements``: of a message."""
     most, most_back = bits_of(forward, elements), bits_of(backward, elements)
     gentler = []
     for ahead, back in LINKS:
@@ -86,7 +90,8 @@ def link_ladder(forward: str, backward: str, elements: int = BLOCK) -> tuple[tup
 
 
 def link_choices(forward: str, backward: str, elements: int, plain: float) -> tuple[CodecChoice, ...]:
-    """The same for a Workload, by the forward codec's name. ``plain``: bits of an element that codec none sends."""
+    """The ladder of a link as CodecChoice, named by the forward codec. ``plain``: bits of an element that codec none
+    sends."""
     return tuple(
         CodecChoice(
             ahead,

@@ -1,4 +1,5 @@
-"""Cutting the model's layers into stages, and the batch into shares: exact, by dynamic programming and by heap."""
+"""Cuts the model's layers into stages (exactly, by dynamic programming) and the batch into shares (exactly, with a
+heap)."""
 
 from __future__ import annotations
 
@@ -19,17 +20,17 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 def prefix(values: Sequence[float]) -> Matrix:
-    """float64 [n + 1]: sums of the first k values."""
+    """float64 [n + 1]: entry k is the sum of the first k of n values."""
     return numpy.concatenate([[0.0], numpy.cumsum(numpy.asarray(values, dtype=numpy.float64))])
 
 
 def stage_memory(workload: Workload, first: int, last: int, held: int) -> float:
     """Bytes that a device needs for layers first..last with `held` microbatches in flight.
 
-    Frozen weights, parameters with everything that moves them and their rounds, what the backward pass needs kept of
-    each microbatch in flight (with recompute: every layer's input, and the insides of one layer of one microbatch),
-    what the layer with the largest need of it has beside that while it computes, and twice the boundary activation for
-    sending and receiving.
+    The sum of: frozen weights; parameters with gradient, moments, reference and residuals; the elements that the
+    backward pass needs of each microbatch in flight (with recompute: every layer's input, and the insides of one layer
+    for one microbatch); the largest working memory of a layer; and twice the boundary activation, for sending and
+    receiving.
     """
     layers, micro = workload.layers[first : last + 1], workload.microbatch
     each = workload.optimizer_bytes + workload.round_bytes
@@ -44,7 +45,7 @@ def stage_memory(workload: Workload, first: int, last: int, held: int) -> float:
 
 
 def trained(workload: Workload, first: int, last: int) -> int:
-    """Parameters of layers first..last that train; what the first and the last layer share counts once."""
+    """Trained parameters of layers first..last; a matrix that the first and the last layer share counts once."""
     layers = workload.layers
     shared = workload.tied and first == 0 and last == len(layers) - 1 and len(layers) > 1
     both = min(layers[0].parameters, layers[-1].parameters) if shared else 0
@@ -52,12 +53,13 @@ def trained(workload: Workload, first: int, last: int) -> int:
 
 
 def beside(workload: Workload, pipelines: int) -> Workload:
-    """The workload as one of so many pipelines has it: alone it has no rounds."""
+    """The workload of one of so many pipelines: a single pipeline has no rounds, and so no memory for them."""
     return workload if pipelines > 1 or not workload.round_bytes else replace(workload, round_bytes=0.0)
 
 
 def smaller(workload: Workload) -> list[Workload]:
-    """The workload, and the same with ever smaller microbatches that divide its own: they need less memory."""
+    """The workload, and the same workload with each smaller microbatch that divides its own, in falling order: smaller
+    ones need less memory."""
     sizes = [size for size in range(workload.microbatch, 0, -1) if workload.microbatch % size == 0]
     return [workload, *(replace(workload, microbatch=size) for size in sizes[1:])]
 
@@ -104,7 +106,8 @@ def balance(workload: Workload, speeds: Sequence[float], memory: Sequence[float]
 
 
 def _fits(workload: Workload, memory: Sequence[float], held: Sequence[int]) -> Callable[[int, int, int], bool]:
-    """Whether a stage may have layers first..last: ``stage_memory`` of each, from sums that are made once."""
+    """A function (stage, first, last) -> whether the stage's memory holds layers first..last: ``stage_memory``, from
+    prefix sums."""
     if all(math.isinf(value) for value in memory):
         return lambda stage, first, last: True
     moved = workload.optimizer_bytes + workload.round_bytes
@@ -122,7 +125,7 @@ def _fits(workload: Workload, memory: Sequence[float], held: Sequence[int]) -> C
 def _parts(
     layers: tuple[Layer, ...], micro: int, recompute: bool, optimizer_bytes: float
 ) -> dict[tuple[int, int], tuple[float, float, float]]:
-    """(first, last) -> bytes of weights, elements kept of each microbatch in flight, and elements beside them."""
+    """(first, last) -> (bytes of weights, elements kept for each microbatch in flight, other elements)."""
     found: dict[tuple[int, int], tuple[float, float, float]] = {}
     for first in range(len(layers)):
         weights = kept = inputs = most = working = 0.0
@@ -151,10 +154,11 @@ def held_by_stage(workload: Workload, stages: int, microbatches: int, chunks: in
 
 
 def shares(microbatches: int, fixed: Sequence[float], period: Sequence[float]) -> tuple[int, ...]:
-    """Microbatches of each pipeline so that the slowest one ends first: pipeline d takes fixed[d] + m * period[d].
+    """Microbatches of each pipeline so that the last one to end does so as early as possible: pipeline d takes fixed[d]
+    + m * period[d] seconds.
 
-    Every pipeline gets at least one; they add up to `microbatches` exactly. Equal pipelines: the first ones get the
-    remainder. Greedy by the next end time is optimal, as the end times only grow.
+    Every pipeline gets at least one; they add up to `microbatches` exactly. Of equal pipelines the first ones get the
+    remainder. Giving each microbatch to the pipeline that would end first is optimal, because the end times only grow.
     """
     count = len(period)
     if count > microbatches:
@@ -170,7 +174,8 @@ def shares(microbatches: int, fixed: Sequence[float], period: Sequence[float]) -
 
 
 def _certain(microbatches: int, fixed: Sequence[float], period: Sequence[float]) -> list[int]:
-    """What each pipeline gets whatever is still to be given: one less than where all end together, or its one."""
+    """A lower bound on each pipeline's microbatches, from which the heap begins: one fewer than where all end at the
+    same time, and at least 1."""
     share, active = [1] * len(period), list(range(len(period)))
     while active:
         paces = sum(1.0 / period[d] for d in active)

@@ -1,7 +1,8 @@
-"""What a node holds for a stage, thing by thing, in bytes: weights, what moves them, errors, activations, messages.
+"""The bytes that a node holds for a stage, by kind: weights, gradient, moments, reference, errors, activations,
+messages.
 
-``layers.stage_memory`` is what a plan keeps within its devices: the sum of all but the last two kinds. Everything here
-follows from the job's tables alone.
+A plan compares ``layers.stage_memory`` with a device's memory. Everything here follows from the job's tables and the
+workload.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from .workload import Workload
 class Need:
     """Bytes of one stage on each node that holds it.
 
-    frozen: weights that do not train. moments: where they lie, offloaded ones in main memory too. reference: g, and the
-    outer optimiser's momentum. errors: error feedbacks, of what the node encodes and of the sums that it publishes.
-    activations: what the backward pass keeps of the microbatches in flight, and what a layer has beside it. messages:
-    about the most that a round has under way, always in main memory.
+    frozen: weights that do not train. moments: the optimiser's, in main memory if `offloaded`. reference: the group's
+    weights g and the outer optimiser's momentum. errors: residuals of the node's own encodings and server errors of the
+    sums that it publishes. activations: what the backward pass keeps of the microbatches in flight, and a layer's
+    working memory. messages: an estimate of a round's largest total of messages, always in main memory.
     """
 
     weights: float
@@ -48,7 +49,7 @@ class Need:
         return self.messages + (self.moments if self.offloaded else 0.0)
 
     def record(self) -> dict[str, int]:
-        """Whole bytes by name, with the sums."""
+        """Field name -> whole bytes, with the sums as "device" and "host"."""
         parts = {name: value for name, value in asdict(self).items() if name != "offloaded"}
         return {name: round(value) for name, value in {**parts, "device": self.device, "host": self.host}.items()}
 
@@ -56,8 +57,8 @@ class Need:
 def need_of(
     job: Mapping[str, Any], workload: Workload, layers: tuple[int, int], held: int, members: int, codec: str = ""
 ) -> Need:
-    """What layers [first, last] take with ``held`` microbatches in flight, in a group of ``members``. ``codec``: of
-    updates, where the plan has chosen it."""
+    """The bytes of layers [first, last] with ``held`` microbatches in flight, in a group of ``members`` nodes.
+    ``codec``: of updates, where the plan has chosen it; else the job's."""
     first, last = layers
     train, updates = job.get("train") or {}, job.get("updates") or {}
     here = workload.layers[first : last + 1]

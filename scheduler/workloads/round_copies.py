@@ -1,4 +1,5 @@
-"""What rounds hold beside weights and moments, in vectors of fp32 as long as the stage: errors, and messages."""
+"""The memory of rounds beside weights and moments (errors and messages), in units of one fp32 vector as long as the
+stage."""
 
 from __future__ import annotations
 
@@ -12,14 +13,15 @@ from .workload import settled_pattern
 
 PUBLISHED = ("publishers", "two_level")
 USUAL = 4
-"""Members of a group that are counted with where the plan chooses how many."""
+"""Members that a group is assumed to have where the plan chooses their number."""
 
 
 def error_copies(updates: Mapping[str, Any], codec: str, pattern: str, members: int, overlap: int) -> float:
-    """Vectors as long as the stage that hold what encodings lost; x - g is none."""
+    """The number of fp32 vectors, each as long as the stage, for residuals and server errors. x - g is not stored, so
+    it does not count."""
     if members < 2 or codec in ("none", "auto"):
         return 0.0
-    if module_of(codec):  # of the job's owner: its code does not run here, so it may keep an error
+    if module_of(codec):  # a codec from the job owner's module: its code does not run here, so it may keep an error
         return 1.0 if updates.get("mode", "gradient") == "gradient" else 0.0
     spec = parse(codec)
     carries = traits_of(spec).contracts
@@ -29,22 +31,22 @@ def error_copies(updates: Mapping[str, Any], codec: str, pattern: str, members: 
         own = (1.0 + (overlap > 1)) if spec_feedback(spec) else 0.0
     if pattern not in PUBLISHED or not carries:
         return own
-    heavy = members * bits_of(codec) >= 32  # then the error after a sum lies beside the one before until it is applied
+    heavy = members * bits_of(codec) >= 32  # then old and new server error coexist until the result is applied
     return own + (2.0 if heavy else 1.0) / members
 
 
 def message_copies(updates: Mapping[str, Any], codec: str, pattern: str, members: int) -> float:
-    """About the most that a round has under way, in vectors of fp32 as long as the stage."""
+    """About the largest total of a round's messages on one node, as a number of fp32 vectors as long as the stage."""
     if members < 2:
         return 0.0
     dense = codec in ("none", "auto") or int(updates.get("dense_rounds", 0)) > 0
     share = 1.0 if dense else bits_of(codec) / 32
     if pattern == "all_to_all":
-        kept = 1 if updates.get("mode", "gradient") == "gradient" else 2  # the round before, for who is behind
+        kept = 1 if updates.get("mode", "gradient") == "gradient" else 2  # the round before stays for late members
         return share * members * kept
     return 3.0 * share
 
 
 def pattern_of(updates: Mapping[str, Any], members: int) -> str:
-    """How a group of so many members exchanges, where the job does not say."""
+    """The pattern of a group with so many members; "auto" is resolved."""
     return settled_pattern(str(updates.get("pattern", "auto")), members)

@@ -1,7 +1,7 @@
-"""The order in which one node of a pipeline computes: a list of actions, or for 1F1B a rule that makes it as it goes.
+"""The order in which one node of a pipeline computes: a list of actions, or for 1F1B a rule that picks the next action.
 
-The node follows an `Order` and the simulator times the same one. Receives block (a forward needs the activation of the
-stage before, a backward the gradient of the stage after); sends never block compute.
+The node follows an `Order`, and the simulator uses the same class. Receives block (a forward needs the activation of
+the stage before, a backward the gradient of the stage after); sends never block compute.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved")
 class Action:
     """One forward ("F") or backward ("B") of one microbatch through one chunk of the node's layers.
 
-    A node of a plain schedule has the one chunk 0. With the interleaved schedule, chunk c of position s in a pipeline
-    of `stages` nodes is stage c * stages + s of the model.
+    A node of a schedule that is not interleaved has only chunk 0. With the interleaved schedule, chunk c of position s
+    in a pipeline of `stages` nodes is stage c * stages + s of the model.
     """
 
     kind: str
@@ -34,15 +34,15 @@ class Action:
 
 @lru_cache(maxsize=4096)
 def actions(kind: str, stage: int, stages: int, microbatches: int, chunks: int = 1) -> tuple[Action, ...]:
-    """The actions of the node at position `stage` of a pipeline of `stages` nodes, in the order it takes them; with
-    "1f1b", where everything arrives in time (see `Order`).
+    """The actions of the node at position `stage` of a pipeline of `stages` nodes, in order. With "1f1b" this is the
+    order where every message arrives in time (see `Order`).
 
     `kind` is "gpipe" (all forwards, then all backwards; Huang et al. 2019), "1f1b" (one forward, one backward, after
     a warm-up of stages - stage - 1 forwards; Narayanan et al. 2019) or "interleaved" (1F1B with `chunks` chunks of
     layers a node; Narayanan et al. 2021). Every microbatch appears once forward and once backward for each chunk, and
     the backwards of a chunk are in ascending order of microbatch, so sums of gradients have one order.
 
-    Raises PlanError for an unknown kind or numbers that can't be.
+    Raises PlanError for an unknown kind or impossible numbers.
     """
     if kind not in SCHEDULES:
         raise PlanError(f"unknown schedule {kind!r}: it is one of {', '.join(SCHEDULES)}")
@@ -65,15 +65,16 @@ def actions(kind: str, stage: int, stages: int, microbatches: int, chunks: int =
 
 
 class Order:
-    """What one node computes next in a step. All schedules but 1F1B are their list of `actions`.
+    """Gives a node its next action in a step. All schedules except 1F1B are fixed: their list of `actions`.
 
-    1F1B is a rule. On links that take as long as a stage computes, the list of Narayanan et al. (2019) waits: it has
-    stages - stage microbatches in flight, fewer than the round trip to the last stage takes. Here a node may hold
-    `held` microbatches, and takes the next backward as soon as its gradient is there, else the next forward that is.
-    Forwards and backwards are each in ascending order of microbatch, so sums of gradients have one order however
-    messages arrive; and with any `held` of each stage a pipeline comes to its end, for what is in flight comes back.
+    1F1B is a rule. On links that take as long as a stage computes, the fixed list of Narayanan et al. (2019) makes
+    nodes wait: it has stages - stage microbatches in flight, too few for the round trip to the last stage. Here a node
+    may hold `held` microbatches. It takes the next backward if the gradient has arrived, else the next forward if the
+    activation has. Forwards and backwards are each in ascending order of microbatch, so sums of gradients have one
+    order, in whatever order messages arrive. No choice of `held` can deadlock a pipeline, because every microbatch in
+    flight comes back.
 
-    held: microbatches between their forward and their backward, at most; 0: stages - stage, so as many as the list.
+    held: most microbatches between their forward and their backward; 0: stages - stage, as in the fixed list.
     """
 
     def __init__(self, kind: str, stage: int, stages: int, microbatches: int, chunks: int = 1, held: int = 0) -> None:
@@ -87,7 +88,7 @@ class Order:
         return len(self._list) - self._forwards - self._backwards
 
     def next(self, there: Callable[[Action], bool]) -> Action | None:
-        """Takes the next action; None while the input of none that may be next is `there`."""
+        """Takes and returns the next action whose input has arrived, as `there` says; None while there is none."""
         for action in self._possible():
             if there(action):
                 if action.kind == "F":
@@ -98,7 +99,7 @@ class Order:
         return None
 
     def _possible(self) -> list[Action]:
-        """What may be next, the most wanted first."""
+        """The actions that may be next, the preferred one first."""
         if not self._held:
             taken = self._forwards + self._backwards
             return list(self._list[taken : taken + 1])
@@ -112,7 +113,7 @@ class Order:
 
 @lru_cache(maxsize=4096)
 def in_flight(kind: str, stage: int, stages: int, microbatches: int, chunks: int = 1) -> int:
-    """The most (microbatch, chunk) pairs whose activations a node holds at once: what memory has to be kept for."""
+    """The most (microbatch, chunk) pairs whose activations a node holds at once, and for which it needs memory."""
     if chunks == 1 and kind in SCHEDULES and 0 <= stage < stages and microbatches > 0:
         return microbatches if kind == "gpipe" else min(stages - stage, microbatches)
     most = held = 0
@@ -139,6 +140,6 @@ def _interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> tup
         backwards += [Action("B", m, chunk) for chunk in reversed(range(chunks)) for m in part]
     warm_up = (stages - stage - 1) * 2 + (chunks - 1) * stages
     if microbatches % stages:
-        # With a short last group the plain warm-up can wait on itself; all forwards first is always safe there.
+        # With a smaller last group the usual warm-up could deadlock; all forwards first can't.
         warm_up = len(forwards)
     return _one_forward_one_backward(forwards, backwards, min(warm_up, len(forwards)))

@@ -1,4 +1,4 @@
-"""A workload with what a plan chose, or may choose, in the place of what the job leaves open."""
+"""A workload whose open keys ("auto" in the job) are replaced by a plan's choices."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ..plans import Plan
 from .workload import Workload
 
 EVERY_KEY, RECOMPUTE_KEY, MICROBATCH_KEY = "updates.every", "train.recompute", "train.microbatch"
-"""Keys of the job, of which a plan says what it chose (Plan.chosen)."""
+"""Keys of the job under which Plan.chosen has the plan's choice."""
 
 
 def is_open(workload: Workload) -> bool:
-    """Whether a plan has to choose more than a placement, and codecs for it."""
+    """Whether the job leaves more to the plan than a placement and its codecs."""
     return bool(workload.intervals or workload.schedules or workload.auto_recompute or workload.sizes)
 
 
@@ -24,7 +24,8 @@ def settled(
     recompute: bool | None = None,
     microbatch: int | None = None,
 ) -> Workload:
-    """The workload with these choices, None: what it has. Of what it does not leave open nothing changes."""
+    """The workload with these choices; None takes the workload's present value. Keys that the job does not leave open
+    do not change."""
     chosen = dict(workload.chosen)
     if workload.intervals:
         every = workload.every if every is None else every
@@ -61,7 +62,7 @@ def settled(
 
 
 def as_settled(workload: Workload, plan: Plan) -> Workload:
-    """The workload with what a plan chose of the job's keys."""
+    """The workload with the plan's choices for the job's open keys."""
     if not is_open(workload):
         return workload
     chosen: Mapping[str, int | bool] = plan.chosen
@@ -77,7 +78,8 @@ def as_settled(workload: Workload, plan: Plan) -> Workload:
 
 
 def as_chosen(workload: Workload, plan: Plan) -> Workload:
-    """The same, and with the overlap and the codecs of updates that the plan chose, if it chose any."""
+    """The workload with all of the plan's choices: open keys, and the overlap and codecs of updates if the plan chose
+    them."""
     workload = as_settled(workload, plan)
     bits = dict(workload.update_ladder)
     found = [plan.update_codec(place) or "" for place in range(len(set(plan.pipelines[0])))]

@@ -1,4 +1,4 @@
-"""What has to be computed, held and sent: the numbers of a job that the scheduler needs, without the job's models."""
+"""What a step computes, holds and sends: the numbers of a job that the scheduler needs, without the model itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PATTERNS = ("publishers", "all_to_all", "two_level", "auto", "ring")
 
 
 def settled_pattern(pattern: str, members: int) -> str:
-    """The pattern of a round inside one region; ``auto`` is settled by the number of members.
+    """The pattern of a round inside one region; for ``auto`` the number of members decides.
 
     All-to-all for two members: it costs the same bytes as publishers and needs no second encoding. Publishers for
     more, because all-to-all costs (members / 2) times their bytes.
@@ -25,10 +25,10 @@ class Layer:
 
     flops: floating point operations of one sample's forward pass (a backward counts twice that).
     activation: elements of one sample's output, what a stage boundary after this layer sends.
-    stored: elements of one sample that the backward pass needs kept (0: a guess of 8 times `activation`).
-    frozen: weights beside the parameters that do not train, 4 bytes each. copies: elements that are kept for each
-    microbatch, however many samples it has (weights in another precision). working: elements of one sample that are
-    there beside what is kept while the layer computes.
+    stored: elements of one sample that are kept for the backward pass (0: a guess of 8 times `activation`). frozen:
+    weights that do not train and are not in `parameters`, 4 bytes each. copies: elements kept once for each microbatch,
+    independent of its number of samples (weights in another precision). working: elements of one sample that exist only
+    while the layer computes.
     """
 
     name: str
@@ -56,12 +56,13 @@ class CodecChoice:
 
 
 EVERY = (1, 2, 5, 10, 20, 50, 100)
-"""Steps between rounds among which a plan chooses where the job says "auto"; job/schema.py has the same."""
+"""The numbers of steps between rounds among which a plan chooses where the job says "auto"; equal to those of
+job/schema.py."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """So many steps between two rounds, and what follows from it: fields of Workload with these names."""
+    """A number of steps between two rounds and the values that follow from it; the fields are fields of Workload."""
 
     every: int
     overlap: int
@@ -71,7 +72,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """So many samples of a microbatch, and what follows from it: fields of Workload with these names."""
+    """A number of samples of a microbatch and the values that follow from it; the fields are fields of Workload."""
 
     microbatch: int
     efficiency: float
@@ -89,19 +90,18 @@ class Workload:
     activation_bits, gradient_bits: bits for each element that crosses a stage boundary, forward and backward. every:
     steps between the beginnings of two rounds, overlap: steps that one may be in flight.
     optimizer_bytes: bytes a parameter takes on a device (weights, gradient, moments, reference).
-    movable_bytes: of those, what train.offload would move to main memory; 0 where that is done, or is no use.
-    round_bytes: bytes a parameter that rounds take beside, where a stage has several holders (errors kept).
-    codec_seconds: device seconds for each element that the activation codec takes at one end, forward and backward.
-    codecs: the codecs that a link may be given; empty where the job's own codec is used on every link.
-    efficiency: the part of a device's tflops that training reaches (1 where tflops is a measured training rate).
-    update_ladder: (codec, bits for each parameter), the least lossy first, among which the plan chooses for updates;
-    empty where the job names one and an overlap. auto_overlap: the plan chooses the overlap too. reached: the part of
-    their tflops that devices were seen to reach, for that choice alone.
-    intervals, schedules, auto_recompute, sizes: what the job leaves to the plan (planning/choose_settings.py): the
-    numbers of steps between rounds, rarer ones last; the schedules, the plainest first; whether forwards are computed
-    again; the microbatches, smaller ones first.
-    critical_batch: samples, of the job; see ``counts``.
-    chosen: keys of the job with what was chosen for them.
+    movable_bytes: the part of them that train.offload would move to main memory; 0 where the job does so already, or
+    where it would save nothing. round_bytes: further bytes a parameter takes for rounds (residuals, server errors),
+    where a stage has several holders. codec_seconds: device seconds for each element that the activation codec takes at
+    one end, forward and backward. codecs: the codecs that a link may be given; empty where the job's own codec is used
+    on every link. efficiency: the part of a device's tflops that training reaches (1 where tflops is a measured
+    training rate). update_ladder: (codec, bits for each parameter), the least lossy first, among which the plan chooses
+    for updates; empty where the job names both a codec and an overlap. auto_overlap: the plan chooses the overlap too.
+    reached: the part of their tflops that devices reached in steps so far; used only for the choice of codec and
+    overlap. intervals, schedules, auto_recompute, sizes: what the job leaves to the plan (planning/choose_settings.py):
+    the numbers of steps between rounds, rarer ones last; the schedules, the plainest first; whether forwards are
+    computed again; the microbatches, smaller ones first. critical_batch: samples, from the job, or None; see
+    ``counts``. chosen: (key of the job, the value chosen for it).
     """
 
     layers: tuple[Layer, ...]
@@ -166,7 +166,8 @@ class Workload:
 
     @property
     def counts(self) -> float:
-        """The part of a step's tokens that counts: 1 / (1 + batch / critical batch), 1 where no job says the latter.
+        """The part of a step's tokens that count: 1 / (1 + batch / critical batch); 1 where the job has no critical
+        batch.
 
         To a loss that needs E tokens in small batches a training with batch B needs E (1 + B / B_crit) of them
         (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", 2.3).

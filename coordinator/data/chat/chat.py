@@ -1,7 +1,8 @@
-"""Conversations to rows of marked tokens: the assistant's turns train, the rest is read only.
+"""Converts conversations to rows of marked tokens: the assistant's turns train, all other tokens are only context.
 
-Every conversation is one document. With ``data.pack`` a row takes several, of which none sees another
-(job/data/marks.py); without, each has a row of its own, filled up. A document longer than a row is cut at its end.
+Every conversation is one document. With ``data.pack`` a row has several documents, and none attends to another
+(job/data/marks.py); without it each document has a row of its own, padded to the row's length. A document longer than a
+row is truncated at its end.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LEFT_OUT = {
 
 
 class Reader:
-    """Conversations of files to documents of marked tokens; counts what became of them."""
+    """Reads conversations from files as documents of marked tokens, and counts how many are kept, cut and left out."""
 
     def __init__(self, job: Job, tokenizer: Tokenizer, context: int) -> None:
         self._data, self._tokenizer, self._most = job.data, tokenizer, context + 1
@@ -54,14 +55,16 @@ class Reader:
         self._added = frozenset(tokenizer.added)
 
     def documents(self, names: Iterable[str]) -> Iterator[tuple[str, npt.NDArray[np.uint32]]]:
-        """(where it is, document) one after the other, each no longer than a row, with something to learn in it."""
+        """(file and line, document) one after the other. A document is no longer than a row and has at least one token
+        that trains."""
         with contextlib.ExitStack() as stack:
             rows = (one for name in names for row in conversations(name) for one in self._turns(row))
             while some := list(islice(rows, _ONCE)):
                 yield from self._read(some, stack)
 
     def _turns(self, row: Conversation) -> Iterator[Conversation]:
-        """The row; with ``turns = "each"`` one for each turn of the assistant's, which ends with it."""
+        """The row itself; with ``turns = "each"`` one conversation for each turn of the assistant, which ends with that
+        turn."""
         self.conversations += 1
         if self._data.turns != "each" or not row.messages:
             yield row
@@ -82,7 +85,7 @@ class Reader:
     def marked(
         self, rows: Sequence[Conversation], stack: contextlib.ExitStack
     ) -> Iterator[npt.NDArray[np.uint32] | None]:
-        """The document of each row; None: it has nothing to learn, and is counted as left out."""
+        """The document of each row; None where it has no token to learn and is counted as left out."""
         shown = self._rendered(rows, stack)
         texts = [text for text, _ in shown]
         for row, (text, spans), (tokens, places) in zip(rows, shown, self._tokenizer.located(texts), strict=True):
@@ -94,7 +97,7 @@ class Reader:
     def _rendered(
         self, rows: Sequence[Conversation], stack: contextlib.ExitStack
     ) -> list[tuple[str, tuple[Span, ...]]]:
-        """Of each row its text, and where in it what is learnt is."""
+        """For each row its text, and the spans of characters in it that are learnt."""
         turns = "all" if self._data.turns == "all" else "last"
         asked = [Asked(row.messages, row.tools, turns, row.begin) for row in rows if row.messages]
         answers = iter(self._opened(rows, stack).render(asked) if asked else ())
@@ -150,7 +153,8 @@ class Reader:
         return self._limited(where, *self._with_end(text, spans[-1], tokens, trains))
 
     def _with_end(self, text: str, span: Span, tokens: list[int], trains: list[bool]) -> tuple[list[int], list[bool]]:
-        """With the token that ends a text, where the last turn ends with the text and no token says so."""
+        """The tokens with the token that ends a text appended, where the last turn ends with the text and no end token
+        follows."""
         end = self._tokenizer.end
         if end is None or text[span[1] :].strip() or not any(trains):
             return tokens, trains
@@ -161,7 +165,8 @@ class Reader:
         return [*tokens[: last + 1], end], [*trains[: last + 1], True]
 
     def _in_pieces(self, text: str, borders: Sequence[int]) -> tuple[list[int], list[Span]]:
-        """Tokens of a text that is cut at these places, as it is where a prompt ends and an answer begins."""
+        """(tokens, their spans) of a text that is tokenised in pieces cut at ``borders``, as between prompt and
+        answer."""
         cuts = sorted({0, *borders, len(text)})
         pieces = [text[a:b] for a, b in pairwise(cuts)]
         tokens: list[int] = []
@@ -172,7 +177,7 @@ class Reader:
         return tokens, places
 
     def _limited(self, where: str, tokens: Sequence[int], trains: Sequence[bool]) -> npt.NDArray[np.uint32] | None:
-        """A document no longer than a row; None where nothing of it is left to learn."""
+        """The document, truncated to a row; None where no token that trains is left."""
         if len(tokens) and max(tokens) >= self._tokenizer.vocabulary:
             limit = self._tokenizer.vocabulary
             raise JobError(f"{where} has the token {max(tokens)}, but data.tokenizer has only {limit}")
@@ -190,7 +195,7 @@ class Reader:
         self.examples.setdefault(why, where)
 
     def report(self, rows: int, trained: int, tell: Tell) -> None:
-        """Say what became of the conversations."""
+        """Tell how many conversations became samples, and how many were cut or left out and why."""
 
         def say(message: str) -> None:
             tell({"event": "notice", "time": time.time(), "message": f"data.chat: {message}"})
@@ -223,8 +228,8 @@ def _crosses(places: Sequence[Span], border: int) -> bool:
 
 
 def learnt(text: str, span: Span, tokens: Sequence[int], places: Sequence[Span], added: Collection[int]) -> list[int]:
-    """Which tokens of an assistant's turn are learnt: all that lie in it, but no blanks that a template writes behind
-    the token that ends the turn."""
+    """The numbers of the tokens of an assistant's turn that are learnt: all tokens in it, except blanks that a template
+    writes after the token that ends the turn."""
     first = bisect.bisect_left(places, span[0], key=operator.itemgetter(0))
     inside = []
     for at in range(first, len(places)):
@@ -241,7 +246,7 @@ def tokenise_chat(
     job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell, room: int = sys.maxsize
 ) -> TokenFile:
     """Read the job's conversations, write FOLDER/<sha256> of their rows and FOLDER/<sha256>.counts. JobError: a row
-    that is none, or nothing to learn."""
+    that is no conversation, or no token that trains."""
     folder.mkdir(parents=True, exist_ok=True)
     meter = Meter("tokenising", "tokens", tell)
     reader = Reader(job, tokenizer, context)

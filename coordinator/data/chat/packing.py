@@ -1,4 +1,4 @@
-"""Documents of marked tokens: which of them share a row, and where they wait until that is known."""
+"""Packs documents of marked tokens into rows, and keeps them on the disk until all lengths are known."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from ....proto.process.progress import Meter
 from ..data import split
 
 _OPEN = 64  # rows that still take documents
-_BLOCK = 4096  # rows handed on at once
+_BLOCK = 4096  # rows in a block
 
 
 def packed(lengths: Sequence[int], most: int, several: bool) -> list[list[int]]:
-    """Which documents go into each row of ``most`` tokens: of some open rows the fullest that has room takes the next
-    one; where none has, the fullest is closed and a new one begun. Rows are in the order of their first document."""
+    """The documents (indices in ``lengths``) of each row of ``most`` tokens. The fullest open row with room takes the
+    next document; where no row has room and too many are open, the fullest is closed and a new row begins. Rows are in
+    the order of their first document."""
     if not several:
         return [[number] for number in range(len(lengths))]
     rows: list[list[int]] = []
@@ -36,14 +37,14 @@ def packed(lengths: Sequence[int], most: int, several: bool) -> list[list[int]]:
             room, row = most, len(rows)
             rows.append([])
         rows[row].append(number)
-        if room - length > 1:  # a document has two tokens at least
+        if room - length > 1:  # a document has at least two tokens
             bisect.insort(waiting, (room - length, row))
     return rows
 
 
 class Spool:
-    """Documents on the disk, one behind the other. ``lengths``: tokens of each; ``groups``: the number of the
-    conversation that each is of."""
+    """Documents in one file on the disk. ``lengths``: tokens of each document; ``groups``: the number of the
+    conversation to which each belongs."""
 
     def __init__(self, folder: Path) -> None:
         self._file = tempfile.NamedTemporaryFile(dir=folder, prefix=".tokens-")  # noqa: SIM115 - `close` does
@@ -51,7 +52,7 @@ class Spool:
         self.groups: list[int] = []
 
     def add(self, documents: Iterable[tuple[str, npt.NDArray[np.uint32]]], meter: Meter) -> None:
-        """``documents``: (what their conversation is found by, tokens)."""
+        """Append ``documents``: (where their conversation is, tokens)."""
         for _, of_one in groupby(documents, key=lambda one: one[0]):
             group = self.groups[-1] + 1 if self.groups else 0
             for _, document in of_one:
@@ -62,13 +63,13 @@ class Spool:
         self._file.flush()
 
     def split(self, validation: float) -> tuple[list[int], list[int]]:
-        """(training, validation) numbers of documents: conversations are held out whole, evenly spread."""
+        """(training, validation): the numbers of the documents. Whole conversations are held out, evenly spread."""
         groups = np.array(self.groups)
         held = np.isin(groups, split(int(groups[-1]) + 1, validation)[0])
         return np.flatnonzero(~held).tolist(), np.flatnonzero(held).tolist()
 
     def rows(self, numbers: Sequence[int], way: Sequence[Sequence[int]], most: int) -> Iterator[npt.NDArray[np.uint32]]:
-        """Blocks of rows, uint32 [some, most]: of the documents that ``way`` (see `packed`) says of ``numbers``."""
+        """Blocks of rows, uint32 [some, most]. ``way``: for each row indices into ``numbers`` (see `packed`)."""
         tokens = np.memmap(self._file.name, "<u4", mode="r")
         starts = np.append(0, np.cumsum(self.lengths, dtype=np.int64))
         for at in range(0, len(way), _BLOCK):
@@ -83,5 +84,5 @@ class Spool:
             yield block
 
     def close(self) -> None:
-        """Take them off the disk."""
+        """Delete the file."""
         self._file.close()

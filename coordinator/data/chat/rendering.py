@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 LONGEST = 4 << 20
-"""Characters of one rendered conversation."""
+"""Most characters of one rendered conversation."""
 TODAY = "2025-01-01"
-"""What ``strftime_now`` says: a run that reads its data again has to get the same tokens."""
+"""The time that ``strftime_now`` returns, a constant: a run that reads its data again has to get the same tokens."""
 
 Span = tuple[int, int]
 Message = Mapping[str, Any]
@@ -27,7 +27,7 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Rendered:
-    """The text of a conversation, and where in it the assistant's turns are; ``error``: why there is none."""
+    """The text of a conversation and the spans of the assistant's turns in it; ``error``: why there is no text."""
 
     text: str = ""
     spans: tuple[Span, ...] = ()
@@ -35,7 +35,7 @@ class Rendered:
 
 
 class _Impossible(Exception):
-    """It cannot be told where the assistant's turns are in this conversation."""
+    """The positions of the assistant's turns in the rendered text can't be determined."""
 
 
 class _Renderer:
@@ -51,7 +51,7 @@ class _Renderer:
         self.begin, self.end = f"\ue000{mark}<", f"\ue000{mark}>"
 
         class Generation(Extension):
-            """``{% generation %}...{% endgeneration %}``: what the assistant says, between two marks."""
+            """``{% generation %}...{% endgeneration %}``: puts the assistant's text between two marks."""
 
             tags = frozenset({"generation"})  # type: ignore[assignment]
 
@@ -78,7 +78,7 @@ class _Renderer:
         self.template, self.words = environment.from_string(source), dict(words)
 
     def whole(self, messages: Sequence[Message], tools: Any, prompt: bool = False) -> tuple[str, list[Span]]:
-        """A text without marks, and where they were."""
+        """(the rendered text without marks, the spans between the marks)."""
         pieces, length = [], 0
         values = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": prompt}
         for piece in self.template.generate(**{**self.words, **values}):
@@ -113,7 +113,7 @@ class _Renderer:
         return Rendered(text, tuple(self._turn(messages, tools, number, text) for number in own))
 
     def _turn(self, messages: Sequence[Message], tools: Any, number: int, text: str) -> Span:
-        """What message ``number`` adds to the text, behind the prompt that asks for it."""
+        """The span that message ``number`` adds to the text after the prompt that asks for it."""
         end = self.whole(messages[: number + 1], tools)[0]
         starts = [self._before(messages[:number], tools, prompt) for prompt in (True, False)]
         start = next((one for one in starts if one is not None and end.startswith(one)), None)
@@ -132,7 +132,7 @@ class _Renderer:
         except TemplateError:
             if messages:
                 raise
-            return None  # it looks at the first message, and here there is none
+            return None  # the template reads the first message, and here there is none
 
 
 def _sentence(error: BaseException) -> str:
@@ -145,10 +145,10 @@ def _serve(lines: Iterator[bytes], say: Any) -> None:
     from jinja2.exceptions import SecurityError, TemplateError
 
     first = json.loads(next(lines))
-    with contextlib.suppress(OSError, ValueError):  # a system that cannot limit it has the limit of time alone
+    with contextlib.suppress(OSError, ValueError):  # where memory can't be limited, only the time is
         now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now + first["memory"], now + first["memory"]))
-    signal.setitimer(signal.ITIMER_PROF, first["seconds"])  # jinja computes constants as it reads a template
+    signal.setitimer(signal.ITIMER_PROF, first["seconds"])  # jinja evaluates constants when it parses a template
     try:
         renderer = _Renderer(first["source"], first["words"])
     except (TemplateError, RecursionError, ValueError) as error:

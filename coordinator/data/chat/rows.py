@@ -1,8 +1,8 @@
-"""Rows of conversations, as people publish them, in one form: messages, or a prompt and what completes it.
+"""Reads rows of conversations in the published formats into one form: messages, or a prompt and its completion.
 
 A row has ``messages`` (``role`` and ``content``), ``conversations`` as ShareGPT has them (``from`` and ``value``),
-``prompt`` and ``completion`` (texts, or messages), or ``input_ids`` with ``labels``. Whatever is none of these is
-refused with its file and line.
+``prompt`` and ``completion`` (texts, or messages), or ``input_ids`` with ``labels``. Any other row is an error with its
+file and line.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _SPEAKERS = {
     "observation": "tool",
     "function_response": "tool",
 }
-"""ShareGPT's names of who speaks."""
+"""ShareGPT's names of the speakers -> roles."""
 FORMS = 'rows need "messages", "conversations" (ShareGPT), or "prompt" and "completion": docs/how-to/chat.md'
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """One row. ``messages``: of them the assistant's turns from message ``begin`` on are learnt; or ``texts``: a prompt
-    and its completion; or ``tokens`` with what each trains."""
+    """One row. ``messages``, of which the assistant's turns from message ``begin`` on are learnt; or ``texts``, a
+    prompt and its completion; or ``tokens`` with, for each, whether it trains."""
 
     where: str
     messages: Sequence[Mapping[str, Any]] = ()
@@ -62,7 +62,7 @@ def conversations(name: str) -> Iterator[Conversation]:
 
 
 def first_row(name: str) -> Mapping[str, Any]:
-    """The first row of a file, with all its columns. JobError: none, or no object."""
+    """The first row of a file, with all its columns. JobError: there is no row, or it is no JSON object."""
     with opened(name, compression_of(name)) as file:
         where, row = next(rows_of(name, file, "chat", FORMS), (name, None))
     if not isinstance(row, Mapping):
@@ -96,7 +96,7 @@ def conversation(where: str, row: Any) -> Conversation:
 
 
 def _messages(where: str, value: Any) -> list[dict[str, Any]]:
-    if isinstance(value, str):  # a list that was written as text, as tables have it
+    if isinstance(value, str):  # a list as JSON in a string, as tables have it
         try:
             value = json.loads(value)
         except ValueError:
@@ -127,7 +127,7 @@ def _message(where: str, value: Any) -> dict[str, Any]:
 
 
 def _content(where: str, value: Any) -> str:
-    """A message's text; parts of text are put together, as every template then shows them."""
+    """A message's text. Parts of type text are joined, because not every template can render parts."""
     if value is None or isinstance(value, str):
         return value or ""
     parts = value if isinstance(value, list) else [value]
@@ -142,7 +142,7 @@ def _content(where: str, value: Any) -> str:
 
 
 def _call(where: str, call: Any) -> Any:
-    """A tool call, whose arguments are an object: OpenAI's are one that was written as text."""
+    """A tool call whose arguments are an object; OpenAI's format has them as a string of JSON."""
     if not isinstance(call, Mapping):
         raise JobError(f"{where} has a tool call that is {type(call).__name__}, not an object")
     inner = call.get("function", call)
@@ -185,7 +185,7 @@ def _tokens(where: str, row: Mapping[str, Any]) -> tuple[list[int], list[bool]]:
 
 
 def _clean(value: Any) -> Any:
-    """Without what is nothing (tables fill up what a row lacks), and without halves of surrogate pairs."""
+    """The value without None entries (tables fill in None for missing keys) and without halves of surrogate pairs."""
     if isinstance(value, str):
         return whole_text(value)
     if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
-"""Chat templates: a process of its own renders conversations, and says where in the text the assistant's turns are.
+"""Chat templates: a separate process renders conversations and gives the spans of the assistant's turns in the text.
 
 A template is a program that comes with a model folder. It runs in jinja's sandbox, without attributes that lead to
 Python's insides, in a process with a limit of memory and, for each conversation, of processor time and of characters;
-whatever it does, the coordinator gets texts or a sentence.
+whatever the template does, the coordinator gets either texts or an error in one sentence.
 
 An assistant's turn is what the template marks with ``{% generation %}``. If it marks nothing, the conversation is
 rendered up to the turn and up to its end. Both texts must be prefixes of the whole text: what lies between is the turn.
@@ -26,15 +26,15 @@ from ....proto.process import python
 from .rendering import Message, Rendered
 
 SECONDS = 5.0
-"""Of processor time for one conversation."""
+"""Seconds of processor time for one conversation."""
 MEMORY = 512 << 20
-"""Bytes of address space that the process may take beyond what it has as it begins."""
+"""Bytes of address space that the process may take beyond those at its start."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A conversation to render. ``turns``: "all" of the assistant's count, or the "last"; those before ``begin``, the
-    number of a message, do not."""
+    """A conversation to render. ``turns``: whether "all" of the assistant's turns are learnt or only the "last". Turns
+    before message number ``begin`` are not learnt."""
 
     messages: Sequence[Message]
     tools: Sequence[Any] | None = None
@@ -44,7 +44,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Template:
-    """A chat template as a tokenizer folder has it. ``words``: bos_token, eos_token and so on."""
+    """The chat template of a tokenizer folder. ``words``: bos_token, eos_token and so on, which it may use."""
 
     source: str
     words: Mapping[str, str]
@@ -52,7 +52,7 @@ class Template:
 
     @property
     def identity(self) -> str:
-        """Another one where it may show a conversation otherwise."""
+        """A digest that changes whenever conversations might be rendered differently."""
         return hashlib.sha256(json.dumps([self.source, self.words], sort_keys=True).encode()).hexdigest()
 
 
@@ -142,7 +142,7 @@ class Templates:
         return self._process
 
     def _ended(self) -> JobError:
-        """Why the process is gone."""
+        """The error that says why the process has ended."""
         assert self._process is not None and self._process.stderr is not None
         errors = self._process.stderr.read()
         status = self._process.wait()

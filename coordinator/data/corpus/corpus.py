@@ -1,4 +1,4 @@
-"""Training data as they lie, in files of tokens or of text: read where nodes ask, never copied to the coordinator.
+"""Training data in their original files of tokens or text: read when nodes ask for them, not copied to the coordinator.
 
 The rows that nodes see are those of `data.tokenise`: windows of ``context + 1`` tokens, the training samples first.
 """
@@ -16,7 +16,7 @@ from ....job.schema import Job
 from ....proto.errors import JobError
 from .streams import Stream, Texts
 
-_SPAN = 16 << 20  # bytes between the first and the last window that one read brings
+_SPAN = 16 << 20  # most bytes between the first and the last window of one read
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Corpus:
 
     def read(self, offset: int, length: int) -> bytes:
         """Bytes [offset, offset + length) of the rows. SourceChanged: a file is gone or shorter than it was.
-        SourceUnreachable: its place does not answer."""
+        SourceUnreachable: its storage does not answer."""
         first, last = offset // self.row, -(-(offset + length) // self.row)
         blocks = []
         for stream, windows in self._windows(first, last):
@@ -78,8 +78,8 @@ class Corpus:
             yield self.training, [held_window(row, self.samples + spread, spread) for row in held]
 
     def in_order(self, held: BinaryIO) -> Iterator[bytes]:
-        """All rows of texts, read once from the first token to the last; those that are held out of ``training`` wait
-        in ``held`` for the end."""
+        """All rows of a corpus of texts, which are read once from the first token to the last. The windows of
+        ``training`` that are held out are written to ``held`` meanwhile, and come last."""
         texts = [stream for stream in (self.training, self.validation) if isinstance(stream, Texts)]
         row, spread = 0, self.spread
         for stream in texts:
@@ -111,8 +111,7 @@ def held_window(row: int, windows: int, held: int) -> int:
 
 
 def kept_window(row: int, windows: int, held: int) -> int:
-    """The window of training row ``row``: it comes after every held-out one of which ``row`` or fewer kept ones lie
-    before."""
+    """The window of training row ``row``: its number is ``row`` plus the number of held-out windows before it."""
     if not held:
         return row
     before = -(-(2 * held * (row + 1) - windows) // (2 * (windows - held)))
@@ -134,7 +133,7 @@ def corpus_of(job: Job, training: Stream, validation: Stream | None, context: in
 
 
 def count_windows(tokens: int, context: int, kind: str, names: str) -> int:
-    """The number of windows in ``tokens`` tokens. JobError: not one."""
+    """The number of windows in ``tokens`` tokens. JobError: there is not a single one."""
     if tokens == 0:
         raise JobError(f"the text is empty: {names}", f"data.{kind} must name files with text in them")
     if tokens <= context:
@@ -144,7 +143,7 @@ def count_windows(tokens: int, context: int, kind: str, names: str) -> int:
 
 
 def count_held(windows: int, validation: float) -> int:
-    """How many windows are held out: at least one if any is wanted and two exist."""
+    """The number of windows that are held out: at least one if validation > 0 and there are two windows."""
     return max(round(windows * validation), int(validation > 0 and windows > 1))
 
 
@@ -166,7 +165,7 @@ def _cut(stream: Iterable[npt.NDArray[Any]], context: int) -> Iterator[npt.NDArr
 
 
 def _groups(windows: Sequence[int], span: int) -> Iterator[list[int]]:
-    """Ascending windows, cut where one read would be of more than ``span`` windows."""
+    """Groups of ascending windows, such that no group spans more than ``span`` windows."""
     group: list[int] = []
     for window in windows:
         if group and window - group[0] >= max(span, 1):

@@ -1,4 +1,4 @@
-"""The index of a corpus: where its tokens are, and a digest for each piece of the rows that nodes see.
+"""The index of a corpus: where its tokens are, and a digest for each piece of its rows.
 
 If a file changes while a run needs it, the digest of the first piece that is read shows it. A piece of text is
 tokenised again each time it is asked for. So the held-out windows, which come from all over the text, are kept beside
@@ -33,15 +33,15 @@ SUFFIX = ".index"
 
 
 VERSION = 2
-"""Of an index. Another one's is made again."""
+"""The version of the index file. An index of another version is made again."""
 
 
-_MEMORY = 64 << 20  # bytes of pieces that were asked for, kept for those who ask next
+_MEMORY = 64 << 20  # bytes of recently requested pieces that are kept in memory
 
 
 class Index:
-    """A corpus, and the sha256 of all its rows and of each piece of them. ``path``: where it is, FOLDER/<digest>.index;
-    beside it lie rows that need not be made again. Threads may share it."""
+    """A corpus with the sha256 of all its rows and of each piece. ``path``: FOLDER/<digest>.index; beside it is a file
+    of rows that need not be tokenised again. Thread-safe."""
 
     def __init__(self, corpus: Corpus, digest: str, pieces: Sequence[str], path: Path) -> None:
         self.corpus, self.digest, self.pieces, self.path = corpus, digest, tuple(pieces), path
@@ -49,13 +49,14 @@ class Index:
         self._made: OrderedDict[int, Future[bytes]] = OrderedDict()
 
     def unchanged(self) -> bool:
-        """Whether every file is there and has the size that it had. The bytes are checked when they are read."""
+        """Whether every file exists with its former size. The bytes are checked when they are read."""
         streams = (self.corpus.training, self.corpus.validation)
         return all(unchanged(stream) for stream in streams if stream)
 
     def read(self, piece: int) -> bytes:
-        """A piece. SourceChanged when it is not what it was when the run began, SourceUnreachable as `Corpus.read`.
-        Those who ask for a piece of texts at the same time, or soon after, get what was made once."""
+        """The bytes of a piece. SourceChanged where it differs from the start of the run, SourceUnreachable as in
+        `Corpus.read`. A piece of texts is tokenised once for all callers that ask for it at the same time or soon
+        after."""
         if isinstance(self.corpus.training, TokenFiles):
             return self._read(piece)
         with self._lock:
@@ -82,7 +83,7 @@ class Index:
                 data = read(begin, end - begin)
                 if hashlib.sha256(data).hexdigest() == self.pieces[piece]:
                     return data
-        except JobError as error:  # at the start these tokens were good
+        except JobError as error:  # these tokens had no error at the start, so the file has changed
             raise changed(self._kind, self.corpus.names(begin, end - begin), error.message) from None
         raise changed(self._kind, self.corpus.names(begin, end - begin), f"piece {piece} has other tokens")
 
@@ -91,7 +92,7 @@ class Index:
         return self.corpus.training.kind
 
     def _kept(self, offset: int, length: int) -> bytes:
-        """Bytes of the rows, from the copy beside the index where it has them, else as `Corpus.read`."""
+        """Bytes of the rows, from the file beside the index where that has them, else from `Corpus.read`."""
         edge = self.corpus.samples * self.corpus.row
         if offset < edge < offset + length:
             return self._kept(offset, edge - offset) + self._kept(edge, offset + length - edge)
@@ -106,13 +107,13 @@ class Index:
         return self.corpus.read(offset, length)
 
     def save(self) -> None:
-        """Write it to its path, whole or not there."""
+        """Write the index to its path atomically."""
         content = {"version": VERSION, "digest": self.digest, "pieces": self.pieces}
         write_whole(self.path, json.dumps(content | {"corpus": dataclasses.asdict(self.corpus)}).encode())
 
     @staticmethod
     def load(path: Path) -> Index | None:
-        """What `save` wrote; None if another version of farflung did."""
+        """The index that `save` wrote; None if another version of farflung wrote it."""
         found = json.loads(path.read_text(encoding="utf-8"))
         if found.get("version") != VERSION:
             return None
@@ -130,7 +131,7 @@ def _stream(stored: dict[str, Any]) -> Stream:
 
 
 def index_tokens(job: Job, vocabulary: int, dtype: str, context: int, folder: Path, tell: Tell = silent) -> Index:
-    """Read every file of ``data.tokens`` once, keep nothing of it but an index in ``folder``.
+    """Read every file of ``data.tokens`` once, and keep only an index in ``folder``.
 
     JobError: no file, too few tokens for a sample, a token that the tokenizer does not have.
     """
@@ -146,9 +147,9 @@ def index_tokens(job: Job, vocabulary: int, dtype: str, context: int, folder: Pa
 
 
 def index_texts(job: Job, corpus: Corpus, folder: Path, room: int, tell: Tell = silent) -> Index:
-    """Tokenise all of a corpus of texts again, keep an index of it in ``folder``, and up to ``room`` bytes of rows.
+    """Tokenise a corpus of texts once more; keep an index of it, and up to ``room`` bytes of its rows, in ``folder``.
 
-    JobError: not even the windows held out by ``data.validation`` fit there.
+    JobError: even the windows held out by ``data.validation`` need more than ``room``.
     """
     held = corpus.spread * corpus.row
     if held > room:
@@ -163,7 +164,7 @@ def index_texts(job: Job, corpus: Corpus, folder: Path, room: int, tell: Tell = 
 
 
 def _indexed(corpus: Corpus, rows: Iterable[bytes], folder: Path, meter: Meter, room: int) -> Index:
-    """The index of these rows, of which the first ``room`` bytes are kept where they are texts."""
+    """The index of these rows. If the corpus is of texts, the first ``room`` bytes of rows are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     size, whole, pieces = piece_size(corpus.size), hashlib.sha256(), [hashlib.sha256()]
     filled = 0
@@ -191,7 +192,7 @@ def _indexed(corpus: Corpus, rows: Iterable[bytes], folder: Path, meter: Meter, 
 
 
 def _told_if_empty(parts: Iterator[TokenPart], tell: Tell) -> tuple[TokenPart, ...]:
-    """The parts that have tokens; ``tell`` hears the names of the others."""
+    """The parts that have tokens; the names of empty ones are passed to ``tell``."""
     found = tuple(parts)
     if empty := ", ".join(part.name for part in found if not part.tokens):
         tell({"event": "notice", "time": time.time(), "message": f"data.tokens: no token in {empty}: left out"})

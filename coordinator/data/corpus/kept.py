@@ -1,9 +1,8 @@
-"""The tokens that an interrupted start has read, in a file with which the next start goes on.
+"""A file with the tokens that a start has read so far, with which the next start continues if this one is interrupted.
 
-A second file says what they were made of: the files with their sizes and versions (a time, an etag), the tokenizer, and
-some places in the files with the number of tokens before each. The next start checks both: the tokens must have the
-recorded digest, and only files before the first one that has changed count. The rest is read again, and people are
-told.
+A second file records the inputs: the files with their sizes and stamps (a time, an etag), the tokenizer, and some
+places in the files with the number of tokens before each. The next start checks both: the tokens must have the recorded
+digest, and only the files before the first changed one are used. The rest is read again, with a message.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from .reading import Point, Reading
 
 VERSION = 1
 EVERY_S = 2.0
-"""Seconds between two notes of how far a reading is, at least; a note may take a twentieth of the time."""
+"""Least seconds between two notes of the progress; noting may take at most a twentieth of the time."""
 _BLOCK = 4 << 20
 
 
 class Kept:
     """The tokens of one reading: FOLDER/.reading-NAME.tokens, and FOLDER/.reading-NAME.json about them.
 
-    ``about``: what else decides the tokens, under names that people know. ``room``: bytes that the tokens may take;
-    when there are more, none is kept, only how far the reading is. Methods raise OSError. Used by one thread.
+    ``about``: the other inputs that decide the tokens, name for messages -> value. ``room``: most bytes of tokens; with
+    more, no token is kept, only the progress of the reading. Methods raise OSError. For one thread.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Kept:
         self._next = time.monotonic() + EVERY_S
 
     def write(self, tokens: npt.NDArray[Any]) -> None:
-        """Tokens that come next."""
+        """Append the next tokens."""
         if self.whole and self._file.tell() + tokens.nbytes > self.room:
             self.whole = False
             self._file.truncate(0)
@@ -71,7 +70,8 @@ class Kept:
             self._file.write(tokens.data)
 
     def note(self, point: Point, now: bool = False) -> None:
-        """All before this point was written; sometimes, or ``now``, the disk hears of it."""
+        """All tokens before this point were written. From time to time, or at once with ``now``, this is recorded on
+        the disk."""
         began = time.monotonic()
         self.reading.reached(point)
         if not now and began < self._next:
@@ -82,11 +82,11 @@ class Kept:
         self._next = time.monotonic() + max(EVERY_S, 20 * (time.monotonic() - began))
 
     def close(self) -> None:
-        """Tokens that were noted stay."""
+        """Close the files; the noted tokens stay on the disk."""
         self._file.close()
 
     def remove(self) -> None:
-        """They are elsewhere now."""
+        """Delete the files: the tokens are elsewhere now."""
         self.close()
         self._about_path.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
@@ -102,7 +102,7 @@ class Kept:
         save(self._about_path, content)
 
     def _reuse(self) -> None:
-        """Go on with what lies there, as far as it holds."""
+        """Continue with the files of an earlier start, as far as they are still valid."""
         stored = load(self._about_path)
         if stored is None:
             return
@@ -129,14 +129,15 @@ class Kept:
             self._say(f"an earlier start had read {tokens:,} tokens ({where}): it goes on from there")
 
     def _usable(self, stored: dict[str, Any]) -> str | None:
-        """Why nothing of it can be used, if so."""
+        """Why nothing of the stored tokens can be used; None where something can."""
         if stored["about"] == self._about:
             return None
         names = (name for name in self._about if stored["about"].get(name) != self._about[name])
         return f"it was of another {', '.join(names)}"
 
     def _checked(self, digest: str, size: int, at: Point) -> bool:
-        """Whether the first ``size`` bytes have this digest; then the hash has the bytes up to ``at`` in it."""
+        """Whether the first ``size`` bytes have this digest. If so, the running hash has taken the bytes up to
+        ``at``."""
         hasher, wanted = hashlib.sha256(), at.tokens * self._width
         if not self.path.is_file():
             return False
@@ -153,8 +154,8 @@ class Kept:
 
 
 def first_other(before: Sequence[Source], now: Sequence[Source]) -> int:
-    """How many of the first files are surely as they were: a file whose place says no more than its size may have
-    other bytes."""
+    """The number of leading files that are certainly unchanged. A file of which only the size is known may have
+    changed."""
     least = min(len(before), len(now))
     return next((at for at in range(least) if before[at] != now[at] or not before[at].stamp), least)
 
@@ -166,12 +167,12 @@ def _why(source: Source, now: Sequence[Source]) -> str:
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON, whole or not there."""
+    """Write JSON atomically."""
     write_whole(path, json.dumps(content).encode(), sync=True)
 
 
 def load(path: Path) -> dict[str, Any] | None:
-    """What `save` wrote; None if nothing did, or another version."""
+    """The content that `save` wrote; None if there is no file, or one of another version."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):

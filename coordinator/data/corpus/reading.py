@@ -1,4 +1,4 @@
-"""How far texts were read: the place to go on from, and the marks that find any token again."""
+"""The progress of reading texts: the place to continue from, and marks by which any token is found again."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from ....proto.messages.pieces import MOST
 from ..files.places import START, Place
 
 Mark = tuple[int, int, int, int, int]
-"""(token, number of a file, and the three of the place in it where that token begins a part)."""
+"""(number of the token, number of the file, and the three numbers of the `Place` at which a part begins with that
+token)."""
 
 
 class Point(NamedTuple):
-    """A reading goes on at ``place`` of file ``number``; ``tokens`` and what `density.Counted` counted lie before."""
+    """A reading continues at ``place`` of file ``number``. ``tokens``, and the counts of `density.Counted`, are those
+    before it."""
 
     number: int
     place: Place
@@ -23,8 +25,8 @@ class Point(NamedTuple):
 
 @dataclass
 class Reading:
-    """How far a reading is. ``every``: tokens between two marks at least. ``points``: the last in each file, or in
-    each ``apart`` files where there are very many."""
+    """The progress of a reading. ``every``: least tokens between two marks. ``points``: the last point in each file, or
+    in every ``apart`` files where there are very many."""
 
     every: int
     marks: list[Mark] = field(default_factory=list)
@@ -33,11 +35,11 @@ class Reading:
 
     @property
     def at(self) -> Point:
-        """Where it goes on."""
+        """The point at which reading continues."""
         return self.points[-1] if self.points else Point(0, START, 0, ())
 
     def reached(self, point: Point) -> None:
-        """Everything before this point is taken."""
+        """Record that everything before this point was read."""
         if self.points and self.points[-1].number // self.apart == point.number // self.apart:
             self.points.pop()
         if len(self.points) > 2 * MOST:

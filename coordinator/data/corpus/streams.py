@@ -1,7 +1,7 @@
-"""Streams of tokens, read from any token on out of the original files: files of tokens, and files of text.
+"""Streams of tokens that can be read from any token on, from the original files of tokens or text.
 
-A stream of text has a mark about every `_EVERY` tokens: which part of which file begins there. The text after a mark is
-tokenised again each time it is read.
+A stream of text has a mark about every `_EVERY` tokens: the part of a file that begins there. A read begins at the mark
+before it and tokenises the text again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SourceChanged(FarflungError):
 
 
 class SourceUnreachable(FarflungError):
-    """The place of a file does not answer now; what was asked may be asked again."""
+    """The storage with a file does not answer now; the same request may succeed later."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,17 @@ class TokenFiles:
 
     @property
     def tokens(self) -> int:
-        """How many there are."""
+        """The number of tokens."""
         return sum(part.tokens for part in self.files)
 
     @property
     def sizes(self) -> list[tuple[str, int | None]]:
-        """The files and their bytes."""
+        """(file name, bytes) of each file."""
         return [(part.name, part.size) for part in self.files]
 
     def read(self, start: int, count: int) -> npt.NDArray[Any]:
-        """Tokens [start, start + count). SourceChanged: a file is gone or shorter than it was, or has a token that the
-        vocabulary has not. SourceUnreachable: its place does not answer."""
+        """Tokens [start, start + count). SourceChanged: a file is gone or shorter than it was, or has a token that is
+        not in the vocabulary. SourceUnreachable: its storage does not answer."""
         found = []
         for part, here in self._parts(start, count):
             dtype = np.dtype(part.dtype)
@@ -82,7 +82,8 @@ class TokenFiles:
         return ", ".join(part.name for part, _ in self._parts(start, count))
 
     def _parts(self, start: int, count: int) -> Iterator[tuple[TokenPart, range]]:
-        """The files with a part of the tokens [start, start + count) of them all, and which of its own those are."""
+        """The files that have some of the tokens [start, start + count), each with the range of its own tokens among
+        these."""
         for part in self.files:
             if here := range(max(start, 0), min(start + count, part.tokens)):
                 yield part, here
@@ -91,10 +92,10 @@ class TokenFiles:
 
 @dataclass(frozen=True)
 class Texts:
-    """The ``tokens`` of files of text, given as ``dtype``: of a ``kind`` with the ``field``, by the tokenizer of that
-    name. ``sizes``: the files and their bytes.
+    """The ``tokens`` of files of text, returned as ``dtype``. ``kind``: the key of ``[data]``; ``field``: the field of
+    its records; ``name``: the tokenizer's. ``sizes``: (file name, bytes) of each file.
 
-    A mark is (token, number of a file, and the three of the place in it where that token begins a part).
+    For marks see `reading.py`.
     """
 
     kind: str
@@ -107,7 +108,7 @@ class Texts:
     tokens: int
 
     def read(self, start: int, count: int) -> npt.NDArray[Any]:
-        """Tokens [start, start + count). Errors as those of `TokenFiles.read`."""
+        """Tokens [start, start + count). Raises the same errors as `TokenFiles.read`."""
         found, missing = [], count
         for tokens in self.stream(start):
             found.append(tokens[:missing])
@@ -132,7 +133,7 @@ class Texts:
             at += len(tokens)
 
     def names(self, start: int, count: int) -> str:
-        """The files that these tokens come from: from the mark before to the mark behind."""
+        """The files that these tokens come from: those between the mark before and the mark after."""
         last = bisect.bisect_left(self.marks, start + count, key=operator.itemgetter(0))
         files = range(self.marks[self._mark(start)][1], (*self.marks, (0, len(self.sizes) - 1))[last][1] + 1)
         return ", ".join(self.sizes[number][0] for number in files)
@@ -145,7 +146,7 @@ Stream = TokenFiles | Texts
 
 
 def unread() -> Reading:
-    """A reading that has not begun."""
+    """A new reading, at the first token."""
     return Reading(_EVERY)
 
 
@@ -161,10 +162,10 @@ def tokenised(
     reading: Reading | None = None,
     reached: Callable[[int, Place, int], None] = lambda number, place, tokens: None,
 ) -> Texts:
-    """Tokenise files for the first time: ``take`` gets all tokens, in their order. JobError: a file is not what it
-    should be. ``name``: the tokenizer's. ``reading``: how far an earlier start came; this one goes on from there, and
-    keeps the marks in it. ``reached`` hears from time to time of a place (number of a file, place in it, tokens before
-    it) of which all before was taken."""
+    """Tokenise files for the first time: ``take`` gets all tokens, in their order. JobError: a file has not the
+    expected format. ``name``: the tokenizer's. ``reading``: the progress of an earlier start; reading continues there
+    and adds marks to it. ``reached`` is called from time to time with a place (number of the file, place in it, tokens
+    before it) up to which ``take`` has got everything."""
 
     @contextlib.contextmanager
     def first(file: str, _: int | None) -> Iterator[BinaryIO]:
@@ -199,8 +200,8 @@ def _tokenised(
     *,
     before: Callable[[int, Place], None] = lambda number, place: None,
 ) -> Iterator[tuple[int, Place, npt.NDArray[Any]]]:
-    """(number of the file, place, tokens) of each part from ``first`` on. ``before`` hears where some parts begin that
-    are tokenised together, when all before them were taken."""
+    """(number of the file, place, tokens) of each part from ``first`` on. ``before`` is called with the place of the
+    first of some parts that are tokenised together, when all tokens before it were taken."""
     places: list[tuple[int, Place]] = []
     texts: list[tuple[str, bool]] = []
 
@@ -232,12 +233,12 @@ def _loaded(name: str) -> Tokenizer:
 
 @contextlib.contextmanager
 def _problems(kind: str, name: str, size: int | None) -> Iterator[None]:
-    """What goes wrong as a file is read again, as SourceChanged or SourceUnreachable."""
+    """Converts errors when a file is read again to SourceChanged or SourceUnreachable."""
     try:
         yield
     except FileNotFoundError:
         raise changed(kind, name, "it is gone") from None
-    except JobError as error:  # at the start it was good
+    except JobError as error:  # the file had no error at the start, so it has changed
         raise changed(kind, name, error.message) from None
     except UnicodeError as error:
         raise changed(kind, name, str(error)) from None
@@ -253,7 +254,7 @@ def _range(name: str, begin: int, end: int) -> bytes:
 
 
 def _another_size(name: str, size: int | None) -> bool:
-    """False where its place does not say."""
+    """Whether the file has another size now; False where its storage does not tell the size."""
     with contextlib.suppress(Exception):
         system, path = fsspec.url_to_fs(name)
         system.invalidate_cache()
@@ -263,7 +264,7 @@ def _another_size(name: str, size: int | None) -> bool:
 
 def unchanged(stream: Stream) -> bool:
     """Whether every file is there and has the size that it had. The bytes are checked when they are read.
-    SourceUnreachable: the place of one does not answer."""
+    SourceUnreachable: the storage of one does not answer."""
     for name, size in stream.sizes:
         try:
             system, path = fsspec.url_to_fs(name)
@@ -277,7 +278,7 @@ def unchanged(stream: Stream) -> bool:
 
 
 def changed(kind: str, names: str, how: str) -> SourceChanged:
-    """The error of a file that is not what it was."""
+    """The error for a file that has changed since the run began."""
     return SourceChanged(
         f"data.{kind}: {names} was changed since the run began: {how}",
         "put the file back as it was, or start another run with another --state",

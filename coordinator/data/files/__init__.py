@@ -1,4 +1,4 @@
-"""The files that a job names, read as streams: which there are, the documents in them, the tokens in them.
+"""Finds the files that a job names, and reads the documents or tokens in them as streams.
 
-Nothing is tokenised here, and no file is ever in memory whole.
+Nothing is tokenised here, and no whole file is ever in memory.
 """

@@ -1,4 +1,4 @@
-"""Files of Arrow, as ``Dataset.save_to_disk`` of the library datasets writes them: a stream of batches, or a file."""
+"""Arrow files, as ``Dataset.save_to_disk`` of the library `datasets` writes them: in Arrow's stream or file format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FILE, _STREAM = b"ARROW1", b"\xff\xff\xff\xff"
 
 
 def is_arrow(start: bytes) -> bool:
-    """Whether a file that starts so is one of these."""
+    """Whether a file with these first bytes is an Arrow file."""
     return start.startswith((_FILE, _STREAM))
 
 
@@ -19,7 +19,7 @@ def batches(name: str, file: BinaryIO, key: str) -> Iterator[Any]:
     """The record batches of a file, one in memory at a time; ``key``: of ``[data]``, for messages.
 
     Raises:
-        JobError: pyarrow is not installed, or the file is cut off or none.
+        JobError: pyarrow is not installed, or the file is truncated or no Arrow file.
     """
     try:
         from pyarrow import ArrowException, ipc

@@ -1,7 +1,7 @@
 """The documents of a file, one after the other: plain text, and the records of jsonl, parquet and WebDataset shards.
 
-A file is read as a stream, from its start or from the place of a part that was read before, so that memory holds one
-document, or some MiB of a file of plain text, and never the corpus.
+A file is read as a stream, from its start or from the place of a part that was read before. So memory holds one
+document, or some MiB of plain text, never the whole corpus.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .records import BOM, jsonl, parquet, webdataset
 
 
 def parts(kind: str, name: str, file: BinaryIO, field: str, start: Place = START) -> Iterator[Part]:
-    """The documents of a file from one of its places on. JobError names the file, and what it should have been."""
+    """The documents of a file from a place on. JobError names the file and the expected format."""
     if kind == "text":
         yield from plain_text(file, start[0])
         return
@@ -28,7 +28,7 @@ def parts(kind: str, name: str, file: BinaryIO, field: str, start: Place = START
 
 
 def plain_text(file: BinaryIO, offset: int) -> Iterator[Part]:
-    """Line endings become \\n; a byte order mark at the start is dropped."""
+    """A text file as parts. Line endings become \\n; a byte order mark at the start is dropped."""
     enough = 4 * (LENGTH + 2)  # bytes that hold more than LENGTH characters
     skip(file, offset)
     held, ended = b"", False
@@ -50,7 +50,7 @@ def plain_text(file: BinaryIO, offset: int) -> Iterator[Part]:
 
 
 def _before(raw: str, count: int) -> int:
-    """How many characters of ``raw`` are ``count`` where \\r\\n counts as one."""
+    """The number of characters of ``raw`` that make ``count`` where \\r\\n counts as one."""
     end = count
     while (more := count + raw.count("\r\n", 0, end)) != end:
         end = more

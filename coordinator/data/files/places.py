@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import BinaryIO, NamedTuple
 
 LENGTH = 1 << 20
-"""Characters of a part at most: it ends at the last line's end among them, if there is one."""
+"""Most characters of a part. It ends at the last line end within this length, if there is one."""
 
 
 Place = tuple[int, int, int]
-"""Where a part begins in its file. Text: (byte, 0, 0). Others: what its document is found by, and the character in it:
-(byte, line, character) of jsonl, (row group, row, character) of parquet, (byte, 0, character) of WebDataset. A byte of
-a compressed file is one of what it unpacks to."""
+"""Where a part begins in its file, three numbers. Text: (byte, 0, 0). jsonl: (byte, line, character in the document).
+parquet: (row group, row, character). WebDataset: (byte, 0, character). In a compressed file, bytes are counted after
+decompression."""
 
 
 START: Place = (0, 0, 0)
 
 
 class Part(NamedTuple):
-    """A text, or one of the parts of a long one, of which ``last`` ends the document. It is never empty."""
+    """A document's text, or one part of a long one; ``last``: it ends the document. Never empty."""
 
     place: Place
     text: str
@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
 
 def end_of_part(text: str, at: int) -> int:
-    """Where the part ends that begins at ``at``."""
+    """The index of the character at which the part that begins at ``at`` ends."""
     if len(text) - at <= LENGTH:
         return len(text)
     end = text.rfind("\n", at, at + LENGTH) + 1
@@ -34,7 +34,7 @@ def end_of_part(text: str, at: int) -> int:
 
 
 def skip(file: BinaryIO, offset: int) -> None:
-    """Go to a byte of a file that is at its start; where its place cannot (HTTP without ranges), by reading."""
+    """Move a file from its start to a byte; by reading, where the storage can't seek (HTTP without ranges)."""
     try:
         file.seek(offset)
     except ValueError:

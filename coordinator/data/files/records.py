@@ -41,7 +41,7 @@ def field_of(where: str, line: str | bytes, field: str) -> str:
 
 
 def no_text(where: str, value: Any) -> JobError:
-    """The error of a field that is there and holds something else."""
+    """The error for a field that exists but holds no text."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return JobError(
             f"{where} holds a list of messages, not text",
@@ -52,7 +52,7 @@ def no_text(where: str, value: Any) -> JobError:
 
 
 def whole_text(text: str) -> str:
-    """The text, with U+FFFD for halves of a surrogate pair, which JSON may have and UTF-8 has not."""
+    """The text with U+FFFD in place of unpaired surrogates, which JSON allows and UTF-8 does not."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -71,7 +71,7 @@ def _arrow(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tupl
 
 
 def parquet(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple[int, int, str]]:
-    """Also arrow, by its first bytes."""
+    """The rows of a parquet file; of an Arrow file too, recognised by its first bytes."""
     begins = file.read(8)
     file.seek(0)
     if is_arrow(begins):
@@ -104,7 +104,7 @@ def parquet(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tup
 
 
 def webdataset(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple[int, int, str]]:
-    """The members ``*.txt``, and the texts under ``field`` in the members ``*.json``; others belong to other fields."""
+    """The members ``*.txt``, and the texts under ``field`` in the members ``*.json``; all other members are ignored."""
     try:
         skip(file, start[0])
         with tarfile.open(fileobj=file, mode="r|") as shard:

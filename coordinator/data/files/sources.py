@@ -1,6 +1,6 @@
 """Which files a job's patterns name, and how one is opened.
 
-A pattern may name any place that fsspec knows (``s3://bucket/*.jsonl``); a plain path is a local file.
+A pattern may name files of any storage that fsspec supports (``s3://bucket/*.jsonl``); a plain path is a local file.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _POINTER = range(1, 1024)  # bytes of a Git LFS pointer
 
 
 class Source(NamedTuple):
-    """A file: ``size`` in bytes if its place knows it, ``stamp``: what tells it from another of that name (its times,
-    etags, digests there), empty where its place tells nothing of the kind."""
+    """A file. ``size``: bytes, None where the storage does not tell. ``stamp``: the storage's times, etags and digests
+    of it, by which a change shows; empty where the storage has none."""
 
     name: str
     size: int | None
@@ -31,8 +31,8 @@ class Source(NamedTuple):
 
 
 def text_files(kind: str, patterns: Iterable[str]) -> tuple[Source, ...]:
-    """The files of a ``kind`` (a key of ``[data]``), in the order of the patterns, then of the names. JobError as
-    `token_parts`."""
+    """The files of a ``kind`` (a key of ``[data]``), in the order of the patterns, then of the names. Raises the
+    JobErrors of `sources_of`."""
     return tuple(sources_of(kind, patterns))
 
 
@@ -40,7 +40,7 @@ _STAMPS = {
     *("mtime", "created", "modified", "last_modified", "lastmodified", "last-modified", "updated", "timecreated"),
     *("etag", "checksum", "md5", "md5hash", "content_md5", "contentmd5", "crc32c", "generation", "versionid"),
 }
-"""What the places that fsspec knows call the times, etags and digests of a file, in small letters."""
+"""The names, in lower case, that fsspec's storages use for a file's times, etags and digests."""
 
 
 def _stamp(entry: dict[str, Any]) -> str:
@@ -49,8 +49,8 @@ def _stamp(entry: dict[str, Any]) -> str:
 
 
 def sources_of(kind: str, patterns: Iterable[str]) -> Iterator[Source]:
-    """The files with their full names, each pattern's sorted. JobError: a pattern of no file, a place that
-    cannot be asked."""
+    """The files with their full names, each pattern's sorted. JobError: a pattern matches no file, or a storage can't
+    be listed."""
     for pattern in patterns:
         try:
             system, path = fsspec.url_to_fs(pattern)
@@ -73,7 +73,7 @@ def sources_of(kind: str, patterns: Iterable[str]) -> Iterator[Source]:
 
 @contextlib.contextmanager
 def opened(name: str, compression: str | None = None) -> Iterator[BinaryIO]:
-    """A file to read. JobError: it cannot be read, or is no text where its lines are taken for such."""
+    """A file opened for reading. JobError: it can't be read, or is not UTF-8 where text is read from it."""
     try:
         with fsspec.open(name, "rb", compression=compression) as file:
             yield file
@@ -84,5 +84,5 @@ def opened(name: str, compression: str | None = None) -> Iterator[BinaryIO]:
 
 
 def compression_of(name: str) -> str:
-    """What fsspec unpacks a file of text, lines or members with: by its name."""
+    """fsspec's name of a file's compression, by the file's name."""
     return "gzip" if name.endswith(".tgz") else "infer"

@@ -20,12 +20,13 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 def rows_of(
     name: str, file: BinaryIO, key: str, forms: str, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """(where it is, row) one after the other, by the file's content, or by its name where it is csv or tsv.
+    """(file and line, row) one after the other. The file's content decides its format; csv and tsv are known by the
+    name.
 
     Args:
         key: the job's key of ``[data]`` that names the file, for messages.
-        forms: what its rows should be, the hint of messages.
-        columns: those of parquet that are read; None: all.
+        forms: which rows are expected, the hint of error messages.
+        columns: the columns of parquet that are read; None: all.
 
     Raises:
         JobError: with file and line.
@@ -86,7 +87,7 @@ def _csv(name: str, file: BinaryIO, delimiter: str) -> Iterator[tuple[str, Any]]
             'a value that begins with a quote ends with one, and "" is a quote inside of it; jsonl has longer values',
         ) from None
     finally:
-        text.detach()  # the file is its opener's to close
+        text.detach()  # whoever opened the file closes it
 
 
 def _parquet(

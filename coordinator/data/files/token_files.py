@@ -1,4 +1,4 @@
-"""Files of tokens: nanoGPT's, llm.c's, Megatron's, datatrove's and numpy's, of which only a header is read here."""
+"""Recognises files of tokens (nanoGPT's, llm.c's, Megatron's, datatrove's, numpy's) by their headers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ....proto.errors import JobError
 from .sources import opened, sources_of
 
-_ENOUGH = 1000  # tokens that tell what a file holds
+_ENOUGH = 1000  # tokens from which the type of a file's tokens is checked
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class TokenPart:
 
 
 def token_parts(patterns: Iterable[str], kind: str = "<u2") -> Iterator[TokenPart]:
-    """The files of ``data.tokens``; only headers are read. ``kind``: the type of tokens where a file has no header.
-    JobError: half a token, an array of another type, no file."""
+    """The files of ``data.tokens``; only headers are read. ``kind``: the numpy dtype of tokens where a file has no
+    header. JobError: a size that is no whole number of tokens, an array of another type, no file."""
     for name, *_ in sources_of("tokens", patterns):
         with opened(name) as file:
             dtype, count = _header(name, file, kind)
@@ -45,7 +45,8 @@ def token_parts(patterns: Iterable[str], kind: str = "<u2") -> Iterator[TokenPar
 
 
 def _header(name: str, file: BinaryIO, without: str) -> tuple[np.dtype[Any], int | None]:
-    """What the tokens of a file are, and how many its header says; they are next."""
+    """(dtype of a file's tokens, their number by the header or None). The file's position is then at the first
+    token."""
     start = file.read(_LLM_C[0])
     if name.endswith(".npy") or start.startswith(np.lib.format.MAGIC_PREFIX):
         file.seek(0)
@@ -60,7 +61,7 @@ def _header(name: str, file: BinaryIO, without: str) -> tuple[np.dtype[Any], int
 
 
 def _megatron(index: str) -> tuple[np.dtype[Any], int] | None:
-    """What Megatron's index beside a file says its tokens are, and how many there are; None without an index."""
+    """(dtype, number of tokens) from Megatron's index beside a file; None without an index."""
     if not _is_there(index):
         return None
     with opened(index) as file:
@@ -81,11 +82,12 @@ def _megatron(index: str) -> tuple[np.dtype[Any], int] | None:
 
 
 _MEGATRON = {1: "<u1", 4: "<i4", 5: "<i8", 8: "<u2"}
-"""Megatron's codes of what a token is."""
+"""Megatron's dtype codes."""
 
 
 def _datatrove(name: str) -> str | None:
-    """What the line that datatrove (and so nanotron) writes beside a file says its tokens are; None without one."""
+    """The dtype of a file's tokens from the metadata line that datatrove (and so nanotron) writes beside it; None
+    without one."""
     if not name.endswith(".ds") or not _is_there(f"{name}.metadata"):
         return None
     with opened(f"{name}.metadata") as file:
@@ -101,12 +103,12 @@ def _is_there(name: str) -> bool:
 
 
 _LLM_C = (1024, {(20240520, 1): "<u2", (20240801, 7): "<u4"})
-"""llm.c's files, and those of who took its format: a header of 256 int32 (magic, version, tokens), then the tokens."""
+"""llm.c's format, which others use too: a header of 256 int32 (magic, version, tokens), then the tokens."""
 
 
 def check_tokens(name: str, tokens: npt.NDArray[Any], vocabulary: int) -> None:
-    """JobError for a token that the tokenizer does not have, and for uint32 where uint16 is read: every second token
-    is then the upper half of one, 0 for every vocabulary of uint16."""
+    """JobError for a token that the tokenizer does not have, and for uint32 where uint16 is read: then every second
+    token is the upper half of a uint32 token, which is 0 for every vocabulary that fits uint16."""
     if tokens.dtype.kind == "i" and int(tokens.min(initial=0)) < 0:
         raise JobError(f"data: {name} has the token {int(tokens.min())}: below 0", "its index may be of another file")
     if int(tokens.max(initial=0)) >= vocabulary:

@@ -1,4 +1,4 @@
-"""Texts and their classes to rows of job/data/labelled.py, one sample each."""
+"""Converts texts with classes to the rows of job/data/labelled.py, one sample for each text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ONCE = 256  # rows tokenised at once
 
 
 class Reader:
-    """Rows of files to samples; counts what became of them."""
+    """Converts rows of files to samples, and counts the samples of each class and the truncated texts."""
 
     def __init__(self, job: Job, tokenizer: Tokenizer, context: int) -> None:
         data = job.data
@@ -69,7 +69,7 @@ class Reader:
         return texts[0], texts[1] if len(texts) > 1 else None, label
 
     def report(self, tell: Tell) -> None:
-        """Say how many samples each class has, and what was cut away."""
+        """Tell how many samples each class has, and how many texts were truncated."""
 
         def say(message: str) -> None:
             tell({"event": "notice", "time": time.time(), "message": f"data.labelled: {message}"})
@@ -85,7 +85,7 @@ _CLASSES = 'write label = "KEY" and classes = ["NAME OF 0", "NAME OF 1"] under [
 
 
 def labelled_about(job: Job) -> dict[str, str]:
-    """What decides the rows beside the files, for `Made`."""
+    """The inputs other than the files that decide the rows, for `Made`."""
     config = pretrained_config(job.model.pretrained) if job.model.pretrained else {}
     return {
         "data.label": f"{job.data.pair} {job.data.label}",
@@ -106,8 +106,8 @@ def _rows(name: str) -> Iterator[tuple[str, Any]]:
 def tokenise_labelled(
     job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell, room: int = sys.maxsize
 ) -> TokenFile:
-    """Read the job's texts, write FOLDER/<sha256> of their rows and FOLDER/<sha256>.counts. JobError: a row that is
-    none, or more than ``room`` bytes of them."""
+    """Read the job's texts, write FOLDER/<sha256> of their rows and FOLDER/<sha256>.counts. JobError: a row of another
+    form, or more than ``room`` bytes of rows."""
     reader = Reader(job, tokenizer, context)
     made = write_samples(job, reader.samples, context, folder, tell, room)
     reader.report(tell)

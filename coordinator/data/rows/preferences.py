@@ -1,4 +1,4 @@
-"""Pairs of answers, of which one was chosen and one rejected, to rows of marked tokens (job/data/marks.py).
+"""Converts pairs of answers, one chosen and one rejected, to rows of marked tokens (job/data/marks.py).
 
 A row has two halves of ``context // 2`` tokens: the prompt and the chosen answer, the prompt and the rejected one. The
 answers' tokens train. A row counts once.
@@ -34,7 +34,7 @@ FORMS = 'rows need "prompt", "chosen" and "rejected": texts, or lists of message
 
 
 class Pairs:
-    """Rows of files to samples; counts what became of them."""
+    """Converts rows of files to samples, and counts those kept, cut and left out."""
 
     def __init__(self, job: Job, tokenizer: Tokenizer, context: int) -> None:
         self._context, self._half = context, context // 2
@@ -82,11 +82,11 @@ class Pairs:
         for begin, document in zip((0, self._half), documents, strict=True):
             end = begin + len(document)
             row[begin:end] = document
-            row[end] |= FIRST  # of the next half, or of what is left
+            row[end] |= FIRST  # begins the next half, or the padding
         return row
 
     def report(self, tell: Tell) -> None:
-        """Say what became of the pairs."""
+        """Tell how many pairs there are, and how many answers were cut or left out."""
 
         def say(message: str) -> None:
             tell({"event": "notice", "time": time.time(), "message": f"data.preferences: {message}"})
@@ -105,9 +105,9 @@ def _pairs(name: str) -> Iterator[tuple[Conversation, Conversation]]:
 
 
 def pair(where: str, row: Any) -> tuple[Conversation, Conversation]:
-    """(the chosen conversation, the rejected one) of a row. JobError: it is none.
+    """(the chosen conversation, the rejected one) of a row. JobError: the row is no pair.
 
-    Answers that are whole conversations begin with the same messages: these are the prompt.
+    Where answers are whole conversations, the messages with which both begin are the prompt.
     """
     if not isinstance(row, Mapping) or row.get("chosen") is None or row.get("rejected") is None:
         keys = ", ".join(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
@@ -134,8 +134,8 @@ def pair(where: str, row: Any) -> tuple[Conversation, Conversation]:
 def tokenise_preferences(
     job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell, room: int = sys.maxsize
 ) -> TokenFile:
-    """Read the job's pairs, write FOLDER/<sha256> of their rows and FOLDER/<sha256>.counts. JobError: a row that is
-    none, or more than ``room`` bytes of them."""
+    """Read the job's pairs, write FOLDER/<sha256> of their rows and FOLDER/<sha256>.counts. JobError: a row that is no
+    pair, or more than ``room`` bytes of rows."""
     pairs = Pairs(job, tokenizer, context)
     made = write_samples(job, pairs.samples, context, folder, tell, room)
     pairs.report(tell)

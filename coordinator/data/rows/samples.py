@@ -1,4 +1,4 @@
-"""Samples that are whole rows already, each of which counts once: written down, and some held out."""
+"""Writes samples that are whole rows, each of which counts once, and holds some out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_samples(
     room: int,
 ) -> TokenFile:
     """Write FOLDER/<sha256> of the rows that ``samples`` makes of files by their names, uint32 [context + 1] each, and
-    FOLDER/<sha256>.counts, which says that each counts once. JobError: none, or more than ``room`` bytes."""
+    FOLDER/<sha256>.counts, which says that each row counts once. JobError: no row, or more than ``room`` bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     meter = Meter("tokenising", "tokens", tell)
     key = job.data.source()[0]
