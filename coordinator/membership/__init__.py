@@ -1,4 +1,4 @@
-"""Who is in the run and which view they train: a pure state machine and its parts.
+"""Which nodes are in the run and which view they train: a pure state machine and its parts.
 
-Events in; effects and a sentence out. No clock, no socket, no database.
+It takes events and returns effects and a sentence. No clock, no socket, no database.
 """

@@ -1,4 +1,4 @@
-"""What the machine is given beside its state and the events."""
+"""The inputs of the machine besides its state and the events."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .state import Known, Patience
 
 @dataclass(frozen=True)
 class Given:
-    """Functions of what was measured, which stay the same while one event is decided.
+    """Functions of measurements, which do not change while one event is decided.
 
-    ``planner``: answers at once; without one, plans are asked for (questions.py). ``fetch_s(name, plan)``: seconds
-    that a node takes to fetch the state of its place. ``follow``: whether spares can follow a stage, which needs
-    rounds that are agreed on. ``known``: round trips, rates and speeds.
+    ``planner``: returns a plan at once; None: plans are asked for (questions.py). ``fetch_s(name, plan)``: seconds that
+    a node takes to fetch the state of its place. ``follow``: whether spares can follow a stage, which is possible only
+    where rounds are agreed on. ``known``: round trips, rates and speeds.
     """
 
     planner: Planner | None = None

@@ -1,4 +1,4 @@
-"""Who is in the run and which view they train: a pure state machine, ``apply(state, event, now)``.
+"""Which nodes are in the run and which view they train: a pure state machine, ``apply(state, event, now)``.
 
     waiting ──enough nodes, links measured──> flushing ──all answered──> preparing ──all prepared──> training ──> done
        ^                                         ^  │                        │                          │
@@ -6,23 +6,23 @@
                                                  └── a death, a leave, ──────┴───── the same, a join, ──┘
                                                      the next number                a broken connection
 
-* Views are numbered from 1; a number that was flushed for is never used for another view.
+* Views are numbered from 1. A number for which nodes have flushed is never used for another view.
 * A node that dies while others flush is only dropped from those waited for: its view was not announced yet. A node
   that dies while a view is prepared makes that view void, and the next number follows.
-* From the announcement of a view to its start its position is pinned: nodes may have taken it over already.
-* A joiner measures its links while the others train; it costs them a view change only if the plan wants it.
+* From the announcement of a view to its start, its position is pinned, because nodes may have adopted it already.
+* A joiner measures its links while the others train; it costs them a view change only if the plan gives it a place.
 * A spare that goes away changes nothing, unless others still fetch from it.
 * A joiner whose state would take longer to fetch than a step first follows a member of its stage as a spare
   (shadows.py), and gets its place when it has caught up. If it cannot follow, the others wait for it where that is
   short or the plan needs it; else it stays a spare.
-* No node is put out because something takes long, only because nothing moved for the patience of the link, of the
-  computation, or of both (proto/connections/patience.py).
-* A broken connection between two nodes that answer costs a view change only if the plan needs it and it stays down:
-  most come back in a moment, and nothing is lost.
-* A node that leaves after its last step, before all have finished, costs a view change: the others may still evaluate
-  with it.
+* No node is put out because something takes long, but only because nothing moved for the patience of the link, of the
+computation, or of both (proto/connections/patience.py).
+* A broken connection between two live nodes costs a view change only if the plan needs it and it stays down: most are
+restored in a moment, and nothing is lost.
+* A node that leaves after its last step, before all have finished, costs a view change: the others may still need it
+for an evaluation.
 * A node whose frozen weights are not the run's is put out before the view trains, and the others go on without it.
-* Nodes that report different histories of a section make a view change, at most one in 10 s.
+* Nodes that report different histories of a section cause a view change, at most one in 10 s.
 * A node that is drained, paused, or on its way out has no place in the next plan. It is asked for its last contribution
   first, and stays a member of the view that replaces it, because the others may need its state. While the whole run is
   paused there is no view: every node keeps its state, and waits.
@@ -47,7 +47,7 @@ from .transitions import noted as transited
 
 
 class Membership:
-    """``apply``. Holds no state of its own."""
+    """Has the method ``apply``. Holds no state of its own."""
 
     def __init__(
         self,
@@ -56,13 +56,14 @@ class Membership:
         follow: bool = True,
         known: Known | None = None,
     ) -> None:
-        """What ``Given`` has."""
+        """The arguments are the fields of ``Given``."""
         self.given = Given(planner, fetch_s, follow, known or Known())
 
     def apply(self, state: State, event: s.Input, now: float) -> tuple[State, list[s.Effect], str]:
-        """The next state, what to do, and why (empty when nothing changed that a person would want to know).
+        """(the next state, the effects, why). ``why`` is empty when nothing changed that a person would want to know.
 
-        It reads nothing else but measurements (``known``, ``fetch_s``). Impossible: this event cannot happen here.
+        Besides its arguments it reads only measurements (``known``, ``fetch_s``). Impossible: this event can't occur in
+        this state.
         """
         if state.phase == DONE and not isinstance(event, s.Over):
             return state, [], ""
@@ -87,7 +88,8 @@ class Membership:
         return after, caused(effects, cause), after.why if after.why != state.why else ""
 
     def _take(self, state: State, event: s.Input, now: float) -> Result:
-        """Handle an event. If it needs a plan that is not known yet, nothing changes, and the plan is asked for."""
+        """Handle an event. If it needs a plan that is not there yet, only ``State.asking`` changes, and the plan is
+        asked for."""
         try:
             after, effects = self._handle(state, event, now)
         except Unanswered as wanted:
@@ -98,8 +100,8 @@ class Membership:
         return (replace(after, answers=()) if after.answers else after), effects
 
     def cannot_do_without(self, state: State, name: str) -> str:
-        """Why nobody could train if this node had no place; empty where the others can, or nobody trains now.
-        Unanswered: that takes a plan, which is to be among ``state.answers``."""
+        """Why the others could not train if this node had no place; empty where they could, or no view trains now.
+        Unanswered: this needs a plan that is not yet among ``state.answers``."""
         return why_needed(self.given, state, name)
 
     # ---- one event ---------------------------------------------------------------------------
@@ -123,7 +125,7 @@ class Membership:
 # ---- the table: event type -> handler ----------------------------------------------------------------
 
 _Handler = Callable[[Given, State, Any, float], Result]
-"""What was measured, the state, the event, and now: seconds of the coordinator's clock."""
+"""(given, state, event, now). now: seconds of the coordinator's clock."""
 
 _OF_THE_RUN: Mapping[type, _Handler] = {
     s.Joined: joining.joined,
@@ -147,7 +149,7 @@ _OF_THE_RUN: Mapping[type, _Handler] = {
     s.Over: reports.over,
     s.Tick: ticking.tick,
 }
-"""Planned and Undecidable are ``apply``'s own."""
+"""The handler of each type of event. ``apply`` itself handles Planned and Undecidable."""
 _OF_A_NODE: Mapping[type, _Handler] = {
     s.Hello: joining.hello,
     s.Heard: reports.beat,
@@ -163,11 +165,11 @@ _OF_A_NODE: Mapping[type, _Handler] = {
     s.Waits: reports.says_it_waits,
     s.Accused: connections.complained,
 }
-"""What a node says itself, which also counts as a sign of life. Events of an ended session are ignored."""
+"""Events that a node itself reports; they also count as a sign of life. Those of an ended session are ignored."""
 _ABOUT_A_NODE: Mapping[type, _Handler] = {
     s.Left: departures.left,
     s.StreamEnded: connections.stream_ended,
     s.Dialled: connections.dialled,
 }
-"""What the coordinator finds out about a node's present session."""
+"""Events that the coordinator finds out about a node's present session."""
 HANDLERS: Mapping[type, _Handler] = {**_OF_THE_RUN, **_OF_A_NODE, **_ABOUT_A_NODE}

@@ -16,8 +16,9 @@ from .state import WAITING, Node, State
 def expected_bases(
     known: Mapping[int, int], votes: Sequence[Mapping[int, int]], new: Sequence[Mapping[int, int]]
 ) -> dict[int, int]:
-    """What every layer's frozen weights hash to: as ``known``, else as most of those hold who trained in the last view
-    (``votes``), else as most of the others. Ties go to the first node that joined."""
+    """Layer -> the expected hash of its frozen weights: from ``known``; else the majority of the nodes that trained in
+    the last view (``votes``); else the majority of the others (``new``). On a tie the node that joined first
+    decides."""
     found = dict(known)
     for group in (votes, new):
         held: dict[int, Counter[int]] = {}
@@ -29,7 +30,7 @@ def expected_bases(
 
 
 def altered(node: Node, **changes: Any) -> Node:
-    """``replace`` at a fifth of its price, for what happens a thousand times a second: no ``__init__`` is called."""
+    """``replace`` at a fifth of its cost, for a thousand calls a second: no ``__init__`` is called."""
     new = object.__new__(Node)
     new.__dict__.update(node.__dict__)
     new.__dict__.update(changes)
@@ -41,7 +42,7 @@ def put(state: State, node: Node) -> State:
 
 
 def beaten(state: State, beats: s.Beats, now: float) -> State:
-    """With what heartbeats say of their nodes: the nodes are copied once for all of them."""
+    """The state after these heartbeats: the table of nodes is copied once for all of them."""
     nodes = dict(state.nodes)
     for one in beats.heard:
         node = nodes.get(one.name)
@@ -64,13 +65,13 @@ def beaten(state: State, beats: s.Beats, now: float) -> State:
 
 
 def no_place(state: State, node: Node) -> str:
-    """Why a node may not have a place in a plan; empty: it may."""
+    """Why a node may have no place in a plan; empty where it may have one."""
     hold = state.held.get(node.name)
     return hold.why if hold else node.parting or node.stuck or node.away
 
 
 def leaves(state: State, node: Node) -> bool:
-    """Whether a node goes when the others can do without it."""
+    """Whether a node will leave as soon as the others can do without it."""
     hold = state.held.get(node.name)
     return bool(node.parting) or (hold is not None and hold.leaves)
 
@@ -84,7 +85,8 @@ def all_finished(state: State) -> bool:
 
 
 def arrived(node: Node, event: s.Hello) -> Node:
-    """With its stream open. What it was asked to measure may be lost with the stream before: it is asked again."""
+    """The node with its stream open. The request to measure may have been lost with the stream before, so it is
+    repeated."""
     return replace(node, attending=True, arrived=True, ready=node.ready or event.view > 0, asked=None)
 
 
@@ -97,8 +99,8 @@ def in_view(state: State, name: str, view: s.Announcement, session: str | None =
 
 
 def lacks_checkpoint(state: State, step: int) -> bool:
-    """Whether a view that goes on after ``step`` has to begin with a checkpoint: the last of the view before is not
-    complete, and a node is gone that had a part of it to send."""
+    """Whether a view that continues after ``step`` has to begin with making a checkpoint: the last view's is not
+    complete, and a node that had to send a file of it is gone."""
     view = state.view
     if view is None:
         return False
@@ -114,10 +116,11 @@ def lacks_checkpoint(state: State, step: int) -> bool:
 
 
 def plannable(state: State) -> tuple[str, ...]:
-    """Who the next view may consist of: members of the last, and measured nodes with an open stream.
+    """The nodes that may be in the next view: members of the last one, and nodes with measured links and an open
+    stream.
 
-    When a view trains, or has to be replaced, only those whose trainer is up; at the start all wait for all. Never one
-    whose trainer does nothing: it would not answer.
+    When a view trains, or has to be replaced, only those whose trainer is up; at the start, all wait for all. Never a
+    node whose trainer does nothing, because it would not answer the flush.
     """
     members = set()
     for view in (state.view, state.pinned):

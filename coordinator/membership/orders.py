@@ -1,4 +1,4 @@
-"""Between protobuf and the membership machine: effects as orders, reports as inputs."""
+"""Conversion between protobuf and the membership machine: effects to orders, reports to events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...proto import control_pb2 as pb
 from . import signals as s
 
 MOST_KEPT = 8
-"""Checkpoints beside which a node may say that it has something."""
+"""Most checkpoints beside which a node may report that it keeps something."""
 Send = s.SendMeasure | s.SendFlush | s.SendView | s.SendStart | s.SendStop | s.SendNotice | s.SendLeave
 
 
@@ -32,12 +32,12 @@ def order_of(effect: Send, term: int) -> pb.Order:
 
 
 def stop_of(effect: s.SendStop) -> pb.Stop:
-    """The word that a node's part is over."""
+    """The message that ends a node's part in the run."""
     return pb.Stop(why=effect.why, failed=effect.failed, refused=effect.refused, again=effect.again)
 
 
 def view_of(view: s.Announcement) -> pb.View:
-    """A view as its members get it."""
+    """A view in the form that its members get."""
     return pb.View(
         number=view.number,
         plan=view.plan.to_json(),

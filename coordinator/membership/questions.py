@@ -1,7 +1,7 @@
-"""Questions for a plan, and what the machine does with an event that cannot be decided without the answer.
+"""Questions for a plan, and how the machine treats an event that it can't decide without the answer.
 
-Such an event changes nothing but ``State.asking``, and has one effect, ``Ask``. Whoever performs it has the plan worked
-out, puts what happens meanwhile aside, and gives ``Planned`` to the machine, which then decides the event that waited.
+Such an event changes only ``State.asking`` and has one effect, ``Ask``. The code that performs ``Ask`` has the plan
+made, holds back all events meanwhile, and gives ``Planned`` to the machine, which then decides the waiting event.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from ...scheduler.plans import Plan
 
 @dataclass(frozen=True)
 class Question:
-    """A plan of ``names``, near the ``current`` one; ``broken``: pairs that cannot reach each other."""
+    """A request for a plan of ``names``, near the ``current`` plan; ``broken``: pairs of nodes that can't reach each
+    other."""
 
     names: tuple[str, ...]
     current: Plan | None
@@ -24,7 +25,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """``plan`` None: there is none, and ``error`` says why."""
+    """The answer to a Question. ``plan`` None: no plan is possible, and ``error`` says why."""
 
     plan: Plan | None
     error: str = ""
@@ -38,7 +39,7 @@ Planner = Callable[[tuple[str, ...], Plan | None, frozenset[tuple[str, str]]], P
 
 
 def answered(planner: Planner, question: Question) -> Answer:
-    """What a planner that answers at once says."""
+    """The answer of a planner that returns at once."""
     try:
         return Answer(planner(question.names, question.current, question.broken))
     except PlanError as error:
@@ -46,7 +47,7 @@ def answered(planner: Planner, question: Question) -> Answer:
 
 
 class Unanswered(Exception):
-    """The machine needs a plan that the planner has not made yet."""
+    """The machine needs a plan that was not made yet."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(f"a plan of {len(question.names)} nodes is wanted")

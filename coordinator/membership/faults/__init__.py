@@ -1,4 +1,5 @@
-"""Who is at fault when nodes disagree, refuse each other, or stand still: pure, from what they say and what is known.
+"""Which node is at fault when nodes disagree, refuse each other's messages, or stand still: pure functions of their
+reports.
 
-What follows for the run is decided in phases/.
+The consequences for the run are decided in phases/.
 """

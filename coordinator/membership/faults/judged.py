@@ -1,10 +1,10 @@
-"""Counts the scores that judges give to contributions, until they are enough for a decision: a pure table.
+"""Collects the scores that judges give to contributions until they suffice for a decision. Pure.
 
-Judges are members, now and then, and spares that follow, all the time (node/rounds/checking/judge.py). A score is about
-1 for a node that trains its samples, about 0 for noise, copies or old updates, and below 0 for harmful updates. A node
-whose newest scores are low is *looked at*: for some rounds every member judges it. It is put out when more than half of
-the other members, each by its own scores, find it useless. Spares have no vote: a vote would cost a stranger no work.
-A node whose alarms prove false twice can raise no more.
+Judges are members in some rounds, and spares that follow a stage in every round (node/rounds/checking/judge.py). A
+score is about 1 for a node that trains its samples, about 0 for noise, copies or old updates, and below 0 for harmful
+updates. A node whose newest scores are low is *looked at*: for some rounds every member judges it. It is put out when
+more than half of the other members, each by its own scores, find it useless. Spares have no vote: a vote would cost a
+stranger no work. A node whose alarms prove false twice can raise no more.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from statistics import fmean as mean
 from statistics import median, median_high
 
 LIMIT = 1 / 3
-"""A mean score below this is that of no honest member."""
+"""No honest member has a mean score below this."""
 FINE = 0.6
-"""From this mean on a judge has nothing against a member."""
+"""A judge whose mean score of a member is at least this has no objection to it."""
 ENOUGH = 5
-"""Scores of one judge that make its word."""
+"""Scores that one judge must have given before its vote counts."""
 ALARM = 8
-"""Newest scores of any judges that make an alarm."""
+"""Number of newest scores, from any judges, on which an alarm is based."""
 KEPT = 48
 SURE, RATHER_SURE = 2.0, 1.0
-"""How many standard errors below the limit a mean must lie: to put a node out, and to look at it. Near the end of a run
+"""How many standard errors below the limit a mean must be: to put a node out, and to look at it. Near the end of a run
 most samples are learnt already, so a low score on a few of them may be chance."""
 MOST = 2.0
-"""The largest size of a number that a judge may say."""
+"""The largest absolute value that a judge may report."""
 LEAST_SPREAD = 0.75
-"""Of single scores: a few that happen to be alike are no more certain than others."""
+"""The least standard deviation assumed of single scores: a few scores that happen to be equal are not more certain."""
 APART = 0.5
-"""From what a juror says of the others."""
+"""Least scores of the other members by a juror from which its usual score is computed."""
 LOOK_ROUNDS = 12
-"""Rounds in which everybody judges whom an alarm was about."""
+"""Rounds of a look: in these all members judge the accused."""
 _LATE = 4
 """Rounds after a look in which its scores may still arrive. Only one node is looked at at a time."""
 _FALSE_ALARMS = 2
@@ -43,7 +43,8 @@ _FALSE_ALARMS = 2
 
 @dataclass(frozen=True)
 class Finding:
-    """What follows, as a sentence. ``look``: whom all judge now. ``out``: whom the members put out."""
+    """A decision, with a sentence. ``look``: the node that all members judge from now on. ``out``: the node to put
+    out."""
 
     look: str = ""
     out: str = ""
@@ -60,19 +61,20 @@ class _Look:
 
 @dataclass
 class Judged:
-    """Scores of each node by who gave them, in all of its lives; the look that goes on; who cried wolf."""
+    """The scores of each node by judge, over all of its lives; the look under way; the judges whose alarms were
+    false."""
 
     _scores: dict[str, dict[str, deque[float]]] = field(default_factory=dict)
     _newest: dict[str, deque[tuple[str, float]]] = field(default_factory=dict)
     _heard: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """The newest (view, round) that a judge has spoken of."""
+    """Judge -> the newest (view, round) that it has scored."""
     _false: dict[str, int] = field(default_factory=dict)
     _look: _Look | None = None
     _again: int = 0
     """The first round in which another look may begin."""
 
     def score(self, name: str) -> float | None:
-        """The median over the judges of their mean scores of a node; None where nobody has judged it."""
+        """The median over the judges of their mean scores of a node; None where no judge has scored it."""
         given = self._scores.get(name)
         return median(mean(some) for some in given.values()) if given else None
 
@@ -84,18 +86,19 @@ class Judged:
         now: int,
         said: Mapping[str, tuple[float, float]],
     ) -> list[Finding] | None:
-        """``by`` has judged contributions to a round: (own, held) of each. What follows; None where it is not heard.
+        """Count the scores that ``by`` gives to a round's contributions, name -> (own, held). Returns the decisions;
+        None where the scores are ignored.
 
-        ``which``: its view and round. A judge is heard once of each, and of none before; nobody is heard of itself.
-        ``jury``: the names that train in the view. ``now``: the round that the run is in by the steps that it counts,
-        which no single node can set forward.
+        ``which``: (view, round). A judge's scores count once for each round and only in ascending order; scores of
+        itself do not count. ``jury``: the names that train in the view. ``now``: the run's present round by the counted
+        steps, which no single node can advance.
         """
         if which <= self._heard.get(by, (0, -1)):
             return None
         self._heard[by] = which
         found: list[Finding] = []
         if self._look is not None and which[0] > self._look.view and self._look.accused in jury:
-            # Who judges in a new view has not heard of it: the one before may have ended with the very round.
+            # Judges of a new view were not told of the look: the last view may have ended in the round of the alarm.
             accused = self._look.accused
             self._look = replace(self._look, view=which[0], until=now + LOOK_ROUNDS + _LATE)
             found.append(Finding(look=accused, why=f"the members go on to look at {accused} in view {which[0]}"))
@@ -141,8 +144,8 @@ class Judged:
         return Finding(look=accused, why=why)
 
     def _end_look(self, jury: Collection[str], now: int) -> None:
-        """It has not put the accused out: if the members had nothing against it, the alarm was false. If they find what
-        the alarm said, only not surely enough, another look may begin at once."""
+        """End a look that has not put the accused out. If the members' scores were good, the alarm was false. If they
+        were low but not certain enough, another look may begin at once."""
         assert self._look is not None
         given = self._scores.get(self._look.accused, {})
         words = [mean(some) for name, some in given.items() if name in jury and name not in self._look.accusers]
@@ -154,7 +157,7 @@ class Judged:
         self._look, self._again = None, now if borne_out else now + LOOK_ROUNDS
 
     def _usual(self, juror: str, accused: str) -> float:
-        """What a juror's mean score of the others is: where scores tell little, that is low too."""
+        """A juror's mean score of the members other than the accused; where scores tell little, it is low too."""
         others = [mean(some[juror]) for name, some in self._scores.items() if name != accused and some.get(juror)]
         return median(others) if others else 1.0
 
@@ -173,6 +176,7 @@ def _is_low(scores: Sequence[float], errors: float, usual: float = 1.0) -> bool:
 
 
 def value_of(own: float, held: float) -> float:
-    """The score of one contribution, from -2 to 1. Lowering the loss of other samples more than others do is no merit
-    that would make up for one's own: the copy of another's contribution does that too."""
+    """The score of one contribution, from -2 to 1. own, held: by how much it lowers the loss on the node's own and on
+    held-out samples. A large gain on held-out samples does not make up for a small one on the own samples: a copy of
+    another's contribution has that too."""
     return max(-1.0, min(1.0, own)) + max(-1.0, min(0.0, held))

@@ -1,4 +1,4 @@
-"""Keepers that do not deliver their file of the last checkpoint: next time another member of the group sends it.
+"""Keepers that do not deliver their file of the last checkpoint: another member of the group sends it next time.
 
 The coordinator itself sees which files have arrived and how fast, so it needs no report. If the file of every stage is
 late, the cause is the coordinator's own network or disk, and no node is blamed.
@@ -25,7 +25,7 @@ def blamed(plan: Plan, lacking: Collection[str]) -> tuple[str, ...]:
 
 
 def upload_s(rules: Rules, late: Collection[str], slowest_bps: Callable[[str], float]) -> float:
-    """Seconds after which those who are ``late`` have had long enough to send their parts, on a line that all share."""
+    """Seconds that the ``late`` nodes get at most for sending their files over one line that all share."""
     if not rules.layer_bytes:
         return math.inf
     known = [bps for name in late if (bps := slowest_bps(name)) > 0]
@@ -33,7 +33,8 @@ def upload_s(rules: Rules, late: Collection[str], slowest_bps: Callable[[str], f
 
 
 def trickles(state: State, slowest_bps: Callable[[str], float], began: float, now: float) -> str:
-    """Why not to wait any longer though bytes arrive, as a sentence; empty: wait. ``began``: when all had finished."""
+    """Why not to wait any longer although bytes arrive, as a sentence; empty: wait. ``began``: the time at which all
+    nodes had finished."""
     longest = upload_s(state.rules, state.lacking, slowest_bps) if state.lacking else math.inf
     if now - began <= longest:
         return ""

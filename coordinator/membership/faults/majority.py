@@ -1,4 +1,4 @@
-"""Which members hold other weights than the majority: pure functions of the hashes that members report.
+"""Which members hold weights that differ from the majority's: pure functions of the hashes that members report.
 
 Memory fails, and members lie. Where most members of a section hold the same weights, the others are named and put out.
 Only equal camps are a tie, which weights alone cannot decide.
@@ -14,8 +14,8 @@ from ..signals import Fingerprint, Flushed
 
 @dataclass(frozen=True)
 class Split:
-    """``outvoted``: name -> what is wrong with it. ``tie``: a sentence where as many hold one thing as another, and
-    ``camps`` who they are."""
+    """``outvoted``: name -> what is wrong with the node. ``tie``: a sentence where two camps of equal size hold
+    different weights, and ``camps``: their members."""
 
     outvoted: Mapping[str, str] = field(default_factory=dict)
     tie: str = ""
@@ -23,7 +23,7 @@ class Split:
 
 
 def split(answers: Mapping[str, tuple[Fingerprint, ...]]) -> Split:
-    """Whether members hold the same content of each section, at the same round."""
+    """Compare the members' content of each section, and its round. answers: name -> fingerprints."""
     said: dict[str, dict[tuple[int, int], list[str]]] = {}
     for name, fingerprints in sorted(answers.items()):
         for one in fingerprints:
@@ -50,10 +50,11 @@ def split(answers: Mapping[str, tuple[Fingerprint, ...]]) -> Split:
 
 
 def beyond(mode: str, begin: int, answers: Mapping[str, Flushed]) -> frozenset[str]:
-    """Members that claim a step or round which the others' reports rule out: their state is not trusted.
+    """Members that claim a step or round that is impossible by the others' reports: their state is not trusted.
 
-    ``gradient`` mode: a step is committed when every member holds its results, so nobody has finished one for which
-    nobody else was ready. Either mode: of three or more, one is at most a round before all others of its section.
+    ``gradient`` mode: a step is committed when every member holds its results, so a node can't have finished a step for
+    which no other was ready. In either mode, of three or more members of a section, one is at most one round ahead of
+    all others.
     """
     found = set()
     for name, answer in answers.items():

@@ -1,12 +1,12 @@
-"""How long a view change waits for a node that says that it moves: no longer than what it has to do can take.
+"""How long a view change waits for a node that reports progress: no longer than its task can take.
 
-A heartbeat's mark grows while bytes arrive or work is done, and whoever is awaited is waited for while it does
-(proto/connections/patience.py). But the mark is the node's own word. What it has to fetch is known here, from the plan
-and from what it held as it answered; how fast its links are was measured, also by others. So a node has ``MOVING``
-times as long as that takes, or as nothing need move for, but on no link longer than one of ``LEAST_BPS`` takes. Then
-it has held the others up.
+A heartbeat's mark grows while bytes arrive or work is done, and the others wait for a node as long as its mark grows
+(proto/connections/patience.py). But a node may lie about its mark. The coordinator knows what a node has to fetch, from
+the plan and from the node's answer to the flush, and how fast its links are, also from others' measurements. So a node
+gets ``MOVING`` times the larger of the fetch's time and the patience, where a link counts with at least ``LEAST_BPS``.
+After that it has held the others up.
 
-Pure. The time runs by the coordinator's clock from when the flush, or the view, was sent.
+Pure. The time is the coordinator's, from when it sent the flush or the view.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from ..state import FLUSHING, State
 from .waits import MOVING
 
 LEAST_BPS = 1e6
-"""Bits a second of a link, below which it carries no training. Whoever claims less is not waited for longer."""
+"""Least bits a second that are assumed of a link: a slower one is useless for training, and gets no more time."""
 FILES_BPS = 1e8
-"""The coordinator's line, which all share who load a checkpoint, is taken to be no faster than this."""
+"""Bits a second of the coordinator's line, at most, which all nodes share that load a checkpoint."""
 
 
 def longest_s(least_s: float, size: float, bps: float) -> float:
-    """Seconds after which a node that has to fetch ``size`` bytes has had long enough. ``least_s``: for which nothing
-    need move. ``bps``: of its slowest link, as measured; 0: not known."""
+    """Seconds that a node gets at most for fetching ``size`` bytes. ``least_s``: its patience, seconds for which
+    nothing need move. ``bps``: bit/s of its slowest link, as measured; 0: not known."""
     slow = 8.0 * size / LEAST_BPS
     measured = MOVING * 8.0 * size / bps if bps > 0 else slow
     return max(MOVING * least_s, min(slow, measured))
 
 
 def to_fetch(state: State, name: str) -> tuple[float, float]:
-    """Bytes that a node that is awaited has to fetch at most, and the fastest line that may be counted with."""
+    """(bytes that an awaited node has to fetch at most, the fastest line in bit/s that may be assumed)."""
     node, change, rules = state.nodes[name], state.change, state.rules
     whole = sum(rules.layer_bytes)
     new = 0.0 if node.has_stepped else rules.data_bytes
@@ -59,7 +59,8 @@ def overdue(
     slowest_bps: Callable[[str], float],
     now: float,
 ) -> tuple[str, float] | None:
-    """Which of the ``late`` nodes has had long enough, and how long that is; of several the one that needed least."""
+    """(name, seconds) of a ``late`` node that has used up its time, and that time; of several, the one with the
+    shortest; else None."""
     change = state.change
     assert change is not None
     waited = now - change.began

@@ -1,10 +1,10 @@
-"""Counts the messages that members refuse from each other, until a node is evicted: a pure table.
+"""Counts the messages that members refuse from each other, until a node is evicted. Pure.
 
 Only members to which the plan lets the accused send may accuse it: its group, and its neighbours in its pipeline, in
-the view that trains. One accuser is never enough, for it may be the liar. In a group of seven or more, a third of the
-others is not enough either, for they may collude; nor are several nodes that joined by one ticket (one person may own
-them all), unless they are more than half of the group. Where only that few could see the fault, they and the accused
-are planned apart. A member that alone accuses as many as could evict it is put out itself.
+the view that trains. One accuser is never enough, because it may be lying. In a group of seven or more, a third of the
+others is not enough either, because they may collude; nor are several nodes that joined by one ticket (one person may
+own them all), unless they are more than half of the group. Where only so few can see the fault, they and the accused
+are planned apart. A member that accuses, without a second witness, as many nodes as could evict it is put out itself.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from itertools import pairwise
 from ....scheduler.plans import Plan
 
 ENOUGH = 10
-"""Points that evict a node, if they come from enough members (``Circle.are_enough``)."""
+"""Points at which a node is evicted, if they come from enough members (``Circle.are_enough``)."""
 ONE_WORD = ENOUGH // 2
-"""The most points of one member that count towards that."""
+"""The most points from one member that count towards an eviction."""
 WORD_AGAINST_WORD = 30
-"""Points of one member alone after which the two are planned apart."""
+"""Points from one member alone after which it and the accused are planned apart."""
 
 Life = tuple[str, str]
 """(name, session)."""
@@ -28,7 +28,7 @@ Life = tuple[str, str]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What follows, as a sentence. ``out``: who is evicted. ``apart``: who are planned apart. Empty: nobody."""
+    """A decision, with a sentence. ``out``: the node to evict. ``apart``: the nodes to plan apart. Empty: none."""
 
     out: str = ""
     apart: tuple[str, str] | None = None
@@ -37,14 +37,15 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Circle:
-    """Whose word counts about a member. ``others``: how many its group has besides. ``voices``: name -> ticket."""
+    """The nodes whose refusals of a member count. ``others``: number of other members of its group. ``voices``: name ->
+    ticket."""
 
     others: int
     voices: Mapping[str, str]
 
     def are_enough(self, names: Collection[str]) -> bool:
-        """Whether these, who say the same, cannot be a few that lie together: two, and more than a third of the others,
-        each with a ticket of its own; or most of the group, whatever their tickets."""
+        """Whether these accusers are too many to be a few nodes that lie together: at least two and more than a third
+        of the others, counted by tickets; or most of the group, whatever their tickets."""
         known = [name for name in names if name in self.voices]
         voices = len({self.voices[name] for name in known})
         return voices >= max(2, self.others // 3 + 1) or len(known) >= max(2, self.others // 2 + 1)
@@ -65,28 +66,29 @@ def circle_of(plan: Plan, accused: str, tied: bool, tickets: Mapping[str, str]) 
 
 @dataclass
 class Refusals:
-    """Points by the accused and who gave them. A message that must not count is one point; what keeps a round from
-    ending is thirty, shared by those who see it, up to three; what keeps a pipeline's step from ending is thirty, for
-    only the neighbour sees it; a sum that was made wrongly is five, from each member that has checked it."""
+    """The points of each accused node by accuser. A message that must not count is 1 point. What keeps a round from
+    ending is 30 points, divided among up to three witnesses. What keeps a pipeline's step from ending is 30 points from
+    the neighbour, the only witness. A wrong sum is 5 points from each member that has checked it."""
 
     _points: dict[Life, dict[str, int]] = field(default_factory=dict)
     _alone: dict[str, set[str]] = field(default_factory=dict)
-    """The nodes that a member accused, in any of its sessions, without another witness."""
+    """Member -> nodes that it accused, in any of its sessions, without another witness."""
 
     def of(self, life: Life) -> int:
-        """Points of a node's present life, as they were given."""
+        """Points of a node in its present life, without limits for each accuser."""
         return sum(self._points.get(life, {}).values())
 
     def forget(self, name: str) -> None:
-        """A person lets a member begin anew."""
+        """Delete what is held against a node, because a person readmitted it."""
         self._alone.pop(name, None)
         for life in [life for life in self._points if life[0] == name]:
             del self._points[life]
 
     def count(self, by: Life, accused: Life, points: int, about: Circle, itself: Circle) -> Verdict | None:
-        """``by`` refused something of ``accused``: what follows. ``about``: the accused's circle, ``itself``: ``by``'s.
+        """Count that ``by`` refused something from ``accused``. Returns the decision, or None. ``about``: the accused's
+        circle; ``itself``: the circle of ``by``.
 
-        Whose word does not count about a member is not heard.
+        A refusal by a node outside the accused's circle is ignored.
         """
         name = by[0]
         if name not in about.voices:

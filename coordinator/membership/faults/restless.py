@@ -1,8 +1,8 @@
-"""A node that comes and goes, or pauses and returns, so often that the others cannot work.
+"""Nodes that join and leave, or pause and return, so often that the others can't work.
 
-Each time costs every node a view change. A node that did so more than ``MOST`` times within ``WITHIN_S`` gets no place
-for some time, also in its next sessions, like a node that held the others up (waits.py). A machine that is restarted
-by hand, or reconnects over a bad line with the pauses of node/rejoin.py, stays below this limit.
+Each time costs all nodes a view change. A node that did so more than ``MOST`` times within ``WITHIN_S`` gets no place
+for some time, in its next sessions too, like a node that held the others up (waits.py). A machine that is restarted by
+hand, or reconnects over a bad line with the pauses of node/rejoin.py, stays below this limit.
 
 A join also delays the first view until no node has joined for a moment. A series of joins delays it at most ``ROWS``
 times as long.
@@ -20,8 +20,9 @@ ROWS = 10
 
 
 def noted(state: State, name: str, now: float) -> tuple[State, str]:
-    """A node has joined, or paused by itself while it trained. Why it is set aside; empty, it is not."""
-    known = dict(state.comings)  # in the order of their last times
+    """Record that a node has joined, or paused by itself while it trained. Returns (state, why it is set aside, or
+    "")."""
+    known = dict(state.comings)  # ordered by each node's last time
     times = (*(at for at in known.pop(name, ()) if now - at < WITHIN_S), now)
     while known and now - known[first := next(iter(known))][-1] >= WITHIN_S:
         del known[first]
@@ -32,11 +33,11 @@ def noted(state: State, name: str, now: float) -> tuple[State, str]:
 
 
 def joined_at(state: State, now: float) -> State:
-    """With the time of a join, and of the first in a row of them."""
+    """The state with the time of a join, and of the first join of a series."""
     in_row = now - state.last_join < state.rules.settle_s
     return replace(state, last_join=now, row_since=state.row_since if in_row else now)
 
 
 def quiet(state: State, seconds: float, now: float) -> bool:
-    """Whether no node has joined for ``seconds``, or joins do not stop and waiting longer is useless."""
+    """Whether no node has joined for ``seconds``, or a series of joins has lasted so long that waiting is useless."""
     return now - state.last_join >= seconds or now - state.row_since >= ROWS * seconds

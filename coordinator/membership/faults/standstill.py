@@ -1,4 +1,4 @@
-"""What the membership machine remembers of a run that stands still, and of who held one up (waits.py)."""
+"""What the membership machine remembers of a standstill, and of nodes that held others up (waits.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Claim:
-    """``at``: when a node said for whom it waits. No ``peers``: for the coordinator. ``moves``: bytes arrive there."""
+    """A node's report of the ``peers`` for which it waits (empty: for the coordinator), made at time ``at``. ``moves``:
+    bytes arrive at it."""
 
     at: float
     peers: frozenset[str] = frozenset()
@@ -16,7 +17,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Standstill:
-    """Since ``asked`` each of ``suspects`` explains it, each time that it was looked at."""
+    """A standstill. Each of ``suspects`` has explained it in every look since the time ``asked``."""
 
     asked: float
     suspects: frozenset[str]

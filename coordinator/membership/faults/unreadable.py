@@ -18,12 +18,14 @@ from .. import signals as s
 from ..state import State
 
 OTHERS_S = 10.0
-"""How long others may take to say that they cannot read it either, once the coordinator has found nothing."""
+"""Seconds that the other members have to report that they can't read it either, after the coordinator found the files
+intact."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``aside``: the checkpoint is of no use. ``wrong``: who is put out, and why. Neither: not everybody has spoken."""
+    """``aside``: why the checkpoint is set aside. ``wrong``: name -> why the node is put out. Both empty: reports are
+    still missing."""
 
     aside: str = ""
     wrong: Mapping[str, str] | None = None
@@ -38,9 +40,11 @@ def cannot_read(state: State) -> set[str]:
 def judged(
     plan: Plan, step: int, accusers: Mapping[str, s.Unreadable], present: Set[str], spoken: Set[str], waited_s: float
 ) -> Verdict:
-    """What follows for a checkpoint whose files are as they were stored, ``waited_s`` after that was found.
+    """The verdict on a checkpoint whose files are intact at the coordinator, ``waited_s`` seconds after it checked
+    them.
 
-    ``accusers``: also those who are gone; ``present``: those of them who are not. ``spoken``: who has said anything.
+    ``accusers``: the nodes that can't read it, also those that have left; ``present``: the ones that have not.
+    ``spoken``: the nodes that have reported that they can or can't read it.
     """
     gone = accusers.keys() - present
     for group in (*(set(plan.group(stage)) for stage in range(len(plan.stages))), set(plan.nodes)):
@@ -64,7 +68,8 @@ def judged(
 
 
 def distrust(state: State, step: int, why: str) -> tuple[State, list[s.Effect]]:
-    """Members disagree on the weights of ``step`` without a majority: no checkpoint from it on may be restored."""
+    """Members disagree on the weights of ``step`` without a majority: no checkpoint of this step or a later one may be
+    restored."""
     if not 0 < step <= state.newest.step:
         return state, []
     return replace(state, aside=state.newest.step), [s.PutAside(state.newest.step, why)]

@@ -1,12 +1,12 @@
 """Finds the node that holds up a run: no step is finished although every node's heartbeat claims progress.
 
-A member that has waited for long reports for which node. What a node says of itself does not count: a node *explains*
-the standstill if all others that wait do so for it, directly or through each other. A single faulty node always
-explains it, for the reports of the others are true and lead to it. So if exactly one node explains it, that node is at
-fault, whoever lied. If several do, two nodes say that they wait for each other, and either may lie: they are planned
-apart, and the node that is suspected again, with one partner after another, is at fault.
+A member that has waited for long reports the node for which it waits. A node *explains* the standstill if all other
+waiting nodes wait for it, directly or through each other; its own report does not count for this. A single faulty node
+always explains the standstill, because the other nodes' reports are true and lead to it. So if exactly one node
+explains it, that node is at fault. If several do, two nodes each report that they wait for the other, and either may
+lie: they are planned apart. A node that is suspected again with another partner is at fault.
 
-Pure: the coordinator's own clock shows whether the run stands still, by when most members took their last step.
+Pure. Whether the run stands still follows from the times, by the coordinator's clock, of the members' last steps.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from .standstill import Aside, Standstill
 from .stuck import ASKED_S, STEPS_OF_PATIENCE
 
 CLAIM_S = 25.0
-"""Seconds for which a node's claim counts; the node repeats it every 10 s."""
+"""Seconds for which a node's report counts; the node repeats it every 10 s."""
 EVALUATING = 3
-"""Time of an evaluation, in multiples of the time to train on as many samples."""
+"""The assumed time of an evaluation, in multiples of the time to train on as many samples."""
 MOVING = 10
 """Factor on the patience where nodes say that bytes arrive."""
 ASIDE_S = 600.0
-"""Seconds without a place for a node that held the others up; doubled each time."""
+"""Seconds for which a node that held the others up gets no place; doubled each time."""
 
 Edges = Mapping[str, frozenset[str]]
-"""Who waits for whom."""
+"""Node -> nodes for which it waits."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What to do about a standstill; ``why`` in a sentence, empty: nothing. ``asked``: nodes that may still answer by
-    finishing a step. ``out``: nodes that lose their place. ``apart``: nodes that are planned apart."""
+    """The decision about a standstill, with ``why``, a sentence; empty: nothing to do. ``asked``: nodes that may still
+    show that they work by finishing a step. ``out``: the node that loses its place. ``apart``: the two nodes that are
+    planned apart."""
 
     why: str = ""
     asked: tuple[str, ...] = ()
@@ -47,8 +48,8 @@ class Finding:
 
 
 def may_wait_for(plan: Plan, name: str, gradient: bool) -> frozenset[str]:
-    """For whom a node of a plan can wait: its group, its neighbours, and who commits its steps; a committer for all of
-    them. The first and the last stage may share a section."""
+    """The nodes for which a node of a plan may wait: its group, its neighbours, and the committer of its steps; a
+    committer may wait for all. The first and the last stage may share a section."""
     stages, ends = set(plan.stages_of(name)), {0, len(plan.stages) - 1}
     if stages & ends:
         stages |= ends
@@ -60,12 +61,13 @@ def may_wait_for(plan: Plan, name: str, gradient: bool) -> frozenset[str]:
 
 
 def explaining(edges: Edges) -> frozenset[str]:
-    """The nodes whose fault would explain that all of these wait; a node's own report does not clear it."""
+    """The nodes each of which alone could be the cause of all these waits. A node's own report does not exonerate
+    it."""
     waiting = {name for name, peers in edges.items() if peers}
     waited = {peer for name in waiting for peer in edges[name]}
     silent = waited - waiting
     if len(silent) > 1:
-        return frozenset()  # two that others wait for compute, or say so
+        return frozenset()  # two nodes for which others wait report that they compute
     back: dict[str, set[str]] = {}
     for name in waiting:
         for peer in edges[name]:
@@ -99,7 +101,7 @@ def edges_of(state: State, now: float) -> dict[str, frozenset[str]]:
 
 
 def still_since(state: State) -> float:
-    """When a node took the last step after which more than half of those who train have taken none."""
+    """The time of the last step since which more than half of the training nodes have finished none."""
     assert state.view is not None
     since = max(state.started, state.moved_on)
     last = sorted(max(since, state.stepped.get(name, 0.0)) for name in state.view.plan.nodes)
@@ -107,8 +109,8 @@ def still_since(state: State) -> float:
 
 
 def patience(state: State, now: float, fetch_s: Callable[[str, Plan], float]) -> float:
-    """Seconds for which no step need end: as many steps as a trainer may be silent for, an evaluation if one is due,
-    and where bytes move, or a node waits for the coordinator, what they may take."""
+    """Seconds within which a step must end: the patience for a trainer; more if an evaluation is due, if bytes move, or
+    if a node waits for the coordinator."""
     view, rules = state.view, state.rules
     assert view is not None
     known = (state.nodes.get(name) for name in view.plan.nodes)
@@ -130,7 +132,7 @@ def _evaluates(state: State) -> bool:
     every = changed.get("eval_every", state.rules.eval_every)
     begun = state.view.position.step
     reached = sorted(state.reported.get(name, begun) for name in state.view.plan.nodes)
-    # Of each: another pipeline may be a step ahead.
+    # Of each node, because another pipeline may be a step ahead.
     return bool(state.finished) or any(step == begun or bool(every and step % every == 0) for step in set(reached))
 
 

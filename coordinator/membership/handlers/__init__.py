@@ -1,4 +1,4 @@
-"""What takes each event in: functions of (given, state, event, now), named by machine.py's table.
+"""The handlers of events: functions of (given, state, event, now), listed in machine.py's table.
 
-What then follows inside a phase is in phases/. departures.py, which may change any phase, stands below the others.
+phases/ has what follows inside a phase. departures.py may change any phase, and the other handlers import it.
 """

@@ -1,4 +1,4 @@
-"""What nodes and the coordinator say of connections between them."""
+"""Events about connections between nodes, and between a node and the coordinator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .departures import remove
 
 
 def stream_ended(given: Given, state: State, event: s.StreamEnded, now: float) -> Result:
-    """A control stream is down: whether its node is still there is found out by dialling it."""
+    """A control stream ended: the node is dialled to find out whether it is alive."""
     node = state.nodes[event.name]
     state = put(state, replace(node, attending=False))
     why = f"the control stream of {node.name} ended: {event.why}"
@@ -22,14 +22,14 @@ def stream_ended(given: Given, state: State, event: s.StreamEnded, now: float) -
 
 
 def complained(given: Given, state: State, event: s.Accused, now: float) -> Result:
-    """A node says of a connection to a peer that it is down, is up again, or that the two count differently."""
+    """A node reports that a connection to a peer is down, is up again, or that their histories differ."""
     if event.mended:
         return connection_mended(state, event), []
     return histories_differ(state, event, now) if event.diverged else lost_connection(state, event)
 
 
 def lost_connection(state: State, event: s.Accused) -> Result:
-    """A connection is down. The peer is dialled once, however many complain of it."""
+    """A connection is down. The peer is dialled once, however many nodes report it."""
     peer = state.nodes.get(event.peer)
     if state.phase != TRAINING or peer is None or event.peer == event.name:
         return state, []
@@ -41,7 +41,7 @@ def lost_connection(state: State, event: s.Accused) -> Result:
 
 
 def connection_mended(state: State, event: s.Accused) -> State:
-    """A connection is up again: nothing follows from it."""
+    """A connection is up again, which has no consequence."""
     down = {pair: found for pair, found in state.down.items() if pair != (event.name, event.peer)}
     others = {by: why for by, why in state.accused.get(event.peer, {}).items() if by != event.name}
     accused = {**state.accused, event.peer: others} if event.peer in state.accused else state.accused
@@ -49,7 +49,7 @@ def connection_mended(state: State, event: s.Accused) -> State:
 
 
 def histories_differ(state: State, event: s.Accused, now: float) -> Result:
-    """Two nodes cannot count each other's messages any more; the flush shows who is right."""
+    """Two nodes report different histories; the flush will show which one is right."""
     if state.phase != TRAINING or state.view is None or state.diverged or event.peer == event.name:
         return state, []
     if not all(in_view(state, name, state.view) for name in (event.name, event.peer)):
@@ -58,7 +58,7 @@ def histories_differ(state: State, event: s.Accused, now: float) -> Result:
 
 
 def dialled(given: Given, state: State, event: s.Dialled, now: float) -> Result:
-    """Whether a node answers that was dialled."""
+    """A dialled node has answered, or not."""
     node = state.nodes[event.name]
     complaints = state.accused.get(node.name, {})
     state = replace(state, accused={name: who for name, who in state.accused.items() if name != node.name})
@@ -70,15 +70,15 @@ def dialled(given: Given, state: State, event: s.Dialled, now: float) -> Result:
             return remove(given, state, node, f"{silent}, and it does not answer: {event.why}", now)
     if state.phase != TRAINING or state.view is None:
         return state, []
-    # Both answer, so the connection is likely there again in a moment, and then nothing is lost. A spare's never
-    # costs anybody anything: it asks again for what it lacks.
+    # Both nodes answer, so the connection will probably be back in a moment, and then nothing is lost. A spare's broken
+    # connection costs nothing at all: the spare asks again for what it lacks.
     training = set(state.view.plan.nodes)
     down = {(by, node.name): (now, why) for by, why in complaints.items() if {by, node.name} <= training}
     return replace(state, down={**down, **state.down}), []
 
 
 def plan_apart(given: Given, state: State, event: s.Apart, now: float) -> Result:
-    """It is one's word against the other's: both stay, where they have nothing to do with each other."""
+    """Either of the two may be at fault: both stay, in places that exchange nothing with each other."""
     pair = (min(event.name, event.peer), max(event.name, event.peer))
     if pair in state.broken:
         return state, []

@@ -1,4 +1,5 @@
-"""A node is out, or as good as: what follows for the view. Also what time alone brings, in any phase."""
+"""A node has left the run, or its place: the consequences for the view. Also what follows from time alone, in any
+phase."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ from ..phases.verdict import Found, PutOut, SetAside
 from ..state import DONE, FLUSHING, PREPARING, TRAINING, WAITING, Node, Result, State
 
 AT_ONCE = 64
-"""Nodes up to which each answer of a waiting run is looked at when it comes; of more, all of a tick together."""
+"""Up to this many nodes, the phase is checked at each answer; with more, once a tick."""
 
 
 def remove(given: Given, state: State, node: Node, why: str, now: float) -> Result:
-    """A node is out. Whether that changes the view depends on what it did there."""
+    """Remove a node. Whether the view changes depends on the node's part in it."""
     nodes = {name: other for name, other in state.nodes.items() if name != node.name}
     state = replace(state, down={pair: found for pair, found in state.down.items() if node.name not in pair})
     sentence = f"{node.name} left: {why}"
@@ -34,7 +35,7 @@ def remove(given: Given, state: State, node: Node, why: str, now: float) -> Resu
 
 
 def missing(given: Given, state: State, node: Node, sentence: str, now: float) -> Result:
-    """What follows for the view where a node is not there any more, or as good as."""
+    """The consequences for the view when a node is gone or can't take part."""
     change = state.change
     if state.phase == TRAINING and state.view and in_view(state, node.name, state.view, node.session):
         training = set(state.view.plan.nodes)
@@ -56,7 +57,7 @@ def missing(given: Given, state: State, node: Node, sentence: str, now: float) -
 
 
 def set_aside(given: Given, state: State, node: Node, held: str, now: float) -> Result:
-    """A node that ``held`` the others up gets no place for some time."""
+    """Give a node that held the others up no place for some time. ``held``: how it did, in words."""
     node = replace(node, stuck=f"set aside: {held}")
     why = f"{node.name} is {node.stuck}"
     state = replace(put(state, node), why=why, unplannable=frozenset())
@@ -71,17 +72,17 @@ def left(given: Given, state: State, event: s.Left, now: float) -> Result:
 
 
 def check_prepared(given: Given, state: State, now: float) -> Result:
-    """Start the view if all are prepared; who cannot take part in it goes."""
+    """Start the view if all members are prepared; nodes that can't take part are removed."""
     return carried_out(given, judge_prepared(given, state, now), now)
 
 
 def carried_out(given: Given, found: Found, now: float) -> Result:
-    """A finding, with the departures that it asks for."""
+    """Carry out a finding: its state and effects, or the departures that it asks for."""
     state, what = found
     if isinstance(what, PutOut):
         effects: list[s.Effect] = []
         for one in what.outs:
-            if (node := state.nodes.get(one.name)) is not None:  # it may have gone with the one before
+            if (node := state.nodes.get(one.name)) is not None:  # an earlier departure may have removed it
                 state, more = remove(given, state, node, one.why, now)
                 effects += [*one.said, *more]
         return state, effects
@@ -91,9 +92,9 @@ def carried_out(given: Given, found: Found, now: float) -> Result:
 
 
 def progress(given: Given, state: State, now: float) -> Result:
-    """What only needed time, or one more answer."""
+    """Check what may follow now from the time, or from the latest answer."""
     if state.phase == WAITING and len(state.nodes) > AT_ONCE and now != state.ticked:
-        return state, []  # the next tick looks at what all of them said
+        return state, []  # the next tick checks all answers together
     if state.phase == WAITING:
         return wait(state, now)
     if state.phase == TRAINING and state.finished and not state.diverged:

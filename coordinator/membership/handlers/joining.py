@@ -40,7 +40,7 @@ def joined(given: Given, state: State, event: s.Joined, now: float) -> Result:
 
 
 def hello(given: Given, state: State, event: s.Hello, now: float) -> Result:
-    """A control stream is (again) open: say again what may have been lost with the old one."""
+    """A control stream is open (again): repeat the orders that may have been lost with the old one."""
     state = put(state, arrived(state.nodes[event.name], event))
     to, change, view = (event.name,), state.change, state.view
     if state.phase == WAITING:

@@ -1,4 +1,4 @@
-"""Phase ``preparing``: members take the view in, or cannot read the checkpoint that it begins with."""
+"""Phase ``preparing``: members report that they are prepared, or that they can't read the view's checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .departures import check_prepared
 
 
 def prepared(given: Given, state: State, event: s.Prepared, now: float) -> Result:
-    """A node has taken the view in, and holds what the view begins with."""
+    """A node is prepared: it has the view and the state with which it begins."""
     change = state.change
     if state.phase != PREPARING or change is None or event.view != change.number or event.name not in change.awaited:
         return state, say_again(state, event.name, event.view)
@@ -50,7 +50,7 @@ def checkpoint_sound(given: Given, state: State, event: s.CheckpointSound, now: 
 
 
 def checkpoint_lost(given: Given, state: State, event: s.CheckpointLost, now: float) -> Result:
-    """A checkpoint is out of the way: who was to begin with it begins with the one before."""
+    """A checkpoint was set aside: a view that was to begin with it begins with the one before."""
     if state.newest.step >= event.step:
         state = replace(state, newest=event.position, unsent=event.unsent)
     state = replace(state, aside=None, unreadable={})

@@ -1,4 +1,4 @@
-"""What nodes report and only has to be noted."""
+"""Reports of nodes that only have to be recorded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def step_finished(given: Given, state: State, event: s.StepFinished, now: float)
 
 
 def steps_finished(given: Given, state: State, event: s.Steps, now: float) -> Result:
-    """Steps of many nodes together."""
+    """Reports of steps of many nodes together."""
     return stepped(state, event.finished), []
 
 

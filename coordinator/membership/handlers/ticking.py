@@ -1,4 +1,4 @@
-"""Time passes: silence, trainers that do nothing, nodes that others wait for."""
+"""A tick of the clock: silent nodes, trainers that do nothing, nodes for which others wait."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .connections import plan_apart
 from .departures import missing, progress, remove, set_aside
 
 STALL_S = 1.0
-"""After a longer gap between two ticks the coordinator itself was stopped: no node was silent."""
+"""Seconds. After a longer gap between two ticks the coordinator itself had stopped, so no node counts as silent."""
 
 
 def tick(given: Given, state: State, event: s.Tick, now: float) -> Result:
-    """Look at everything that only time brings."""
+    """Check everything that follows from time alone."""
     state = replace(state, stored=event.stored, lacking=event.lacking)
     stalled = state.ticked is not None and now - state.ticked > STALL_S
     state = replace(state, ticked=now)
@@ -70,7 +70,8 @@ def tick(given: Given, state: State, event: s.Tick, now: float) -> Result:
 
 
 def ask_trainer(given: Given, state: State, node: Node, idle: float, now: float) -> Result:
-    """Everybody waits for a node whose trainer does nothing: it is asked, then the others go on without it."""
+    """All wait for a node whose trainer does nothing: it is asked first; at the next call the others go on without
+    it."""
     if node.questioned is None:
         node, effects = ask(node, idle, now)
         return put(state, node), effects
@@ -84,7 +85,8 @@ def ask_trainer(given: Given, state: State, node: Node, idle: float, now: float)
 
 
 def held_up(given: Given, state: State, now: float) -> Result:
-    """No step ends, and all trainers say that they act: who holds the others up is known by whom they wait for."""
+    """No step ends although all trainers report actions: the nodes' reports of their waits show which one holds the
+    others up."""
     state, found = look(state, now, given.fetch_s)
     if not found.why:
         return state, []

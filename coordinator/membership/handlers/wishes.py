@@ -1,4 +1,4 @@
-"""What people want of the run or of a node, and what a node wants of its own place."""
+"""Requests of people about the run or a node, and of a node about its own place."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def hold(given: Given, state: State, event: s.Hold, now: float) -> Result:
 
 
 def release(given: Given, state: State, event: s.Release, now: float) -> Result:
-    """It may train again."""
+    """The node may train again."""
     state = replace(state, held={name: hold for name, hold in state.held.items() if name != event.name})
     return has_returned(given, state, event.name, event.why, now)
 
 
 def evict(given: Given, state: State, event: s.Evict, now: float) -> Result:
-    """It is put out."""
+    """The node is put out and refused from now on."""
     state = replace(state, held={name: hold for name, hold in state.held.items() if name != event.name})
     node = state.nodes.get(event.name)
     if node is None:
@@ -38,7 +38,7 @@ def evict(given: Given, state: State, event: s.Evict, now: float) -> Result:
 
 
 def readmit(given: Given, state: State, event: s.Readmit, now: float) -> Result:
-    """What was held against it is forgotten."""
+    """A person ends the node's eviction; what was held against it is deleted."""
     broken = frozenset(pair for pair in state.broken if event.name not in pair)
     aside = {name: known for name, known in state.held_up_by.items() if name != event.name}
     state = replace(state, broken=broken, held_up_by=aside, suspected={})
@@ -70,7 +70,7 @@ def save(given: Given, state: State, event: s.Save, now: float) -> Result:
 
 
 def replan(given: Given, state: State, event: s.Replan, now: float) -> Result:
-    """A view change, if the planner would now do it another way."""
+    """Begin a view change, if the planner would now make a better plan."""
     if state.phase != TRAINING or state.view is None or state.finished:
         return state, []
     try:
@@ -81,7 +81,7 @@ def replan(given: Given, state: State, event: s.Replan, now: float) -> Result:
 
 
 def make_room(state: State, name: str, now: float) -> Result:
-    """A node loses its place; one that has none is told why."""
+    """Take away a node's place; a node without a place is told why it gets none."""
     node, change = state.nodes.get(name), state.change
     if node is None:
         return state, []
@@ -94,14 +94,14 @@ def make_room(state: State, name: str, now: float) -> Result:
     if state.phase == PREPARING and state.pinned and name in state.pinned.plan.nodes:
         return begin(state, why, now)
     if change is not None and name in change.awaited:
-        return state, []  # the others may need what it holds: it is told when the view trains
+        return state, []  # the others may need its state: it is told when the view trains
     if goes:
         return state, [s.SendStop((name,), why)]
     return state, [s.SendNotice((name,), f"{name} is a spare: {why}")]
 
 
 def leaving(given: Given, state: State, event: s.Leaving, now: float) -> Result:
-    """Its last contribution is in."""
+    """A node has given its last contribution."""
     node = state.nodes[event.name]
     if event.asked and not no_place(state, node):
         return state, []  # it may stay after all
@@ -123,7 +123,7 @@ def leaving(given: Given, state: State, event: s.Leaving, now: float) -> Result:
 
 
 def has_returned(given: Given, state: State, name: str, why: str, now: float) -> Result:
-    """What kept a node from having a place is over."""
+    """The reason why a node had no place has ended."""
     state = replace(state, unplannable=frozenset(), why=why)
     node = state.nodes.get(name)
     if node is not None:

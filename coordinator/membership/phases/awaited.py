@@ -1,4 +1,4 @@
-"""How long the others wait for nodes at which nothing moves. Nodes that say they move: overdue.py."""
+"""How long the others wait for nodes at which nothing moves. For nodes that report progress see overdue.py."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ..state import FLUSHING, State
 
 
 def may_wait(given: Given, state: State, names: frozenset[str] | set[str], stood: float) -> bool:
-    """Whether to keep waiting for these nodes, at which nothing has moved for ``stood`` seconds. A node that may still
-    compute, or whose link may still carry something, is waited for."""
+    """Whether to keep waiting for these nodes, at which nothing has moved for ``stood`` seconds: yes, while a
+    computation or a transfer over a slow link may still take that long."""
     least = least_wait(state, names)
     if stood <= least:
         return True

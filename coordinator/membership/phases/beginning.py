@@ -13,11 +13,12 @@ from ..members import all_finished, no_place, plannable, put
 from ..state import FLUSHING, PREPARING, TRAINING, WAITING, Change, Node, Result, State
 
 PEERS_IN_TIME = 4
-"""Slow links that a node measures within ``Rules.measure_s``, one after the other; more nodes get more time."""
+"""Slow links that a node can measure within ``Rules.measure_s``, one after the other; with more links it gets more
+time."""
 
 
 def begin(state: State, why: str, now: float) -> Result:
-    """Announce the next number; everybody who could be in it flushes."""
+    """Announce the next view's number; all nodes that could be in the view flush."""
     number = state.number + 1
     awaited = frozenset(plannable(state))
     if not awaited:
@@ -38,7 +39,7 @@ def begin(state: State, why: str, now: float) -> Result:
 
 
 def wait(state: State, now: float) -> Result:
-    """Begin the run, or go on with it, when enough nodes are in and their links are measured."""
+    """Begin or continue the run, when enough nodes are in and their links are measured."""
     rules = state.rules
     if state.paused:
         return replace(state, why=state.paused), []
@@ -77,7 +78,7 @@ def is_settled(state: State, now: float) -> bool:
 
 
 def measure(state: State, nodes: list[Node], now: float) -> Result:
-    """Ask those that were never asked; those asked too long ago count as measured."""
+    """Ask the nodes that were never asked to measure their links; those asked too long ago count as measured."""
     effects: list[s.Effect] = []
     asked: dict[str, list[s.Member]] = {}
     ordered = sorted(nodes, key=lambda node: node.name)
@@ -87,7 +88,8 @@ def measure(state: State, nodes: list[Node], now: float) -> Result:
     for index, name in enumerate(new):
         node = state.nodes[name]
         if node.asked is None:
-            # Each pair once, by its first; a joiner measures to those who are in already. Of many, to a few.
+            # Each pair is measured once, by its first node; a joiner measures its links to the nodes already in; among
+            # many nodes, to a few of them.
             peers = [*old, *new[index + 1 :]]
             asked[node.name] = [state.nodes[peer].member for peer in chosen(node.name, peers)]
         elif now - node.asked > (patience := state.rules.measure_s * max(1.0, most / PEERS_IN_TIME)):
@@ -96,7 +98,7 @@ def measure(state: State, nodes: list[Node], now: float) -> Result:
             effects.append(s.Say("warning", node.name, why))
     for name in list(asked):
         for peer in list(asked[name]):
-            if peer.dials_out:  # it has to open the connection, so it measures the other way
+            if peer.dials_out:  # the peer has to open the connection, so the peer measures
                 asked.setdefault(peer.name, []).append(state.nodes[name].member)
     told = {}
     for name, wanted in asked.items():
@@ -108,7 +110,7 @@ def measure(state: State, nodes: list[Node], now: float) -> Result:
 
 
 def begin_anew(state: State, why: str, now: float, effects: list[s.Effect] | None = None) -> Result:
-    """Changes of the run take effect with a view: the next one, if that is not announced yet."""
+    """Begin a view change for a change of the run, unless the next view is not announced yet and will take it up."""
     if state.phase == PREPARING or (state.phase == TRAINING and not all_finished(state)):
         state, more = begin(state, why, now)
         return state, [*(effects or ()), *more]

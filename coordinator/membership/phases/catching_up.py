@@ -1,4 +1,5 @@
-"""Spares that are wanted: they follow a stage while the others train, and get their places when they have caught up."""
+"""Spares for which a plan has a place: they follow a stage while the others train, and get the place when they have
+caught up."""
 
 from __future__ import annotations
 
@@ -15,18 +16,19 @@ from .awaited import may_wait
 from .beginning import begin
 
 LATE_S = 5.0
-"""Seconds, or three steps if longer, that all wait for a joiner to fetch its part; then it follows as a spare."""
+"""Seconds (or three steps if longer) that all wait for a joiner to fetch its state; after that it follows as a
+spare."""
 WORTH_S = 60.0
-"""Seconds, or ten steps if longer, that the others stand still for a node that cannot catch up otherwise."""
+"""Seconds (or ten steps if longer) that the others wait for a node that can't catch up while they train."""
 
 
 def worth_waiting(state: State) -> float:
-    """Seconds that everybody may stand still for one that cannot catch up while the others train."""
+    """Seconds that all nodes may wait for one that can't catch up while they train."""
     return max(WORTH_S, STEPS_OF_PATIENCE * state.slowest_s)
 
 
 def let_catch_up(given: Given, state: State, names: list[str], plan: Plan) -> State:
-    """Nodes with a place in ``plan``: each first follows one with the same layers, as a spare, if there is one."""
+    """Let nodes that have a place in ``plan`` first follow, as spares, a node with the same layers, if there is one."""
     assert state.view is not None
     for name in names if given.follow else ():
         node = state.nodes[name]
@@ -57,7 +59,7 @@ def slow_joiners(given: Given, state: State, now: float) -> list[str]:
 
 
 def stay_spare(state: State, names: list[str], failed: str) -> Result:
-    """These stay spares from now on, with the reason, unless the others cannot train without them."""
+    """Make these nodes stay spares, with the reason, unless the others can't train without them."""
     effects: list[s.Effect] = []
     for name in names:
         reason = f"it cannot catch up with the others: {failed}"
@@ -84,7 +86,8 @@ def cannot_follow(given: Given, state: State, node: Node, failed: str, now: floa
 
 
 def admit_caught_up(given: Given, state: State, now: float) -> Result:
-    """Those who have caught up get their places: together, if the others take no more than twice as long."""
+    """Give places to the nodes that have caught up; wait for the other followers if they take no more than twice as
+    long."""
     behind = [node for node in state.nodes.values() if node.behind]
     for node in behind:
         since = max(state.started, node.moved_at)

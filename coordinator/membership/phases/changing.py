@@ -1,4 +1,4 @@
-"""Phases ``flushing`` and ``preparing``: what follows while nodes are waited for."""
+"""Phases ``flushing`` and ``preparing``: the decisions while nodes are awaited."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .planning import cannot_train_without
 from .verdict import Found, Out, PutOut, SetAside
 
 SAY_AGAIN_S = 10.0
-"""Until a flush is sent again to who has not answered it: whatever carries an order may lose it."""
+"""Seconds until a flush is sent again to nodes that have not answered: the order may have been lost."""
 
 
 def look_at_change(given: Given, state: State, now: float) -> Found:
-    """What time alone brings while a view is flushed for or prepared."""
+    """Decisions that follow from time alone while nodes flush or prepare."""
     change = state.change
     assert change is not None
     late = change.awaited - set(change.flushed if state.phase == FLUSHING else change.prepared)
@@ -60,7 +60,7 @@ def look_at_change(given: Given, state: State, now: float) -> Found:
 
 
 def overdue_of(given: Given, state: State, name: str, longest: float) -> Found:
-    """A node says that it moves, and has had longer than what it has to do can take (overdue.py)."""
+    """A node reports progress, but has had more time than its task can take (overdue.py)."""
     assert state.change is not None
     what = "did not answer the flush" if state.phase == FLUSHING else f"did not prepare view {state.number}"
     why = f"{name} {what} within {longest:.0f} s, which is {MOVING} times what it takes, and says that it moves"

@@ -25,8 +25,8 @@ def finished(given: Given, state: State, event: s.Finished, now: float) -> Resul
 
 
 def check_finished(given: Given, state: State, now: float) -> Result:
-    """Done when every node of the plan is, and the checkpoint of the last step is complete. One that does not come
-    is made again by another view, for as long as it takes: the weights are on the nodes, and nowhere else."""
+    """The run is done when every node of the plan has finished and the checkpoint of the last step is complete. If it
+    does not arrive, another view makes it again, as often as necessary: the final weights exist only on the nodes."""
     if state.phase != TRAINING or state.view is None or not state.finished:
         return state, []
     if set(state.view.plan.nodes) - set(state.finished):
@@ -86,8 +86,8 @@ def others_send(state: State, now: float) -> Result:
 
 
 def tie_at_end(state: State, found: Split, step: int, now: float) -> Result:
-    """As many have trained one thing to the end as another: back to a checkpoint, as in the middle. From the second
-    time on those who cannot agree are planned apart, so that it ends."""
+    """At the end, camps of equal size hold different weights: go back to a checkpoint, as in the middle of the run.
+    From the second time on the two camps are planned apart, so that the run ends."""
     clash, pairs = f"at the end, {found.tie}", apart(found.camps)
     if state.ties_at_end and pairs <= state.broken:
         everybody = tuple(sorted(state.nodes))
@@ -109,7 +109,7 @@ def checkpoint_complete(given: Given, state: State, event: s.CheckpointComplete,
 
 
 def checkpoint_not_stored(given: Given, state: State, event: s.NotStored, now: float) -> Result:
-    """The disk did not take a file of a checkpoint."""
+    """The coordinator's disk could not store a file of a checkpoint."""
     if state.unstored is not None and state.unstored.step == event.step:
         return state, []
     return check_finished(given, replace(state, unstored=Unstored(event.step, event.why, now)), now)

@@ -1,4 +1,4 @@
-"""Whether a view that is being prepared may train: who has the wrong weights, or cannot read what others can."""
+"""Whether a prepared view may train: which nodes have wrong weights, or can't read a checkpoint that others can."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .beginning import go_back
 from .verdict import Found, Out, PutOut
 
 _DISAGREEMENTS = 2
-"""Times in a row that a view may be given up because of a tie between two states of the weights."""
+"""Times in a row that a view may be abandoned because of a tie between different weights."""
 
 
 def judge_readable(state: State, now: float) -> Found:
-    """What follows from some who cannot read the checkpoint, once the coordinator has read it."""
+    """The consequences for nodes that can't read the checkpoint, after the coordinator has read it."""
     change, view = state.change, state.pinned
     assert change is not None and view is not None
     if change.sound is None or state.aside is not None:
@@ -35,7 +35,7 @@ def judge_readable(state: State, now: float) -> Found:
 
 
 def judge_prepared(given: Given, state: State, now: float) -> Found:
-    """Whether the view can train now: all are prepared, and hold the same."""
+    """Start the view if all members are prepared and hold the same weights."""
     change, view = state.change, state.pinned
     assert change is not None and view is not None
     if cannot_read(state) & set(view.plan.nodes):
@@ -90,7 +90,7 @@ def judge_prepared(given: Given, state: State, now: float) -> Found:
 
 
 def bases_of(state: State, change: Change, view: s.Announcement) -> dict[int, int]:
-    """What the frozen weights of each layer must be: a node has a say in the layers of its place."""
+    """Layer -> the hash that its frozen weights must have. A node votes on the layers of its place."""
     trained: list[dict[int, int]] = []
     new: list[dict[int, int]] = []
     for name in state.nodes:  # in the order in which they joined
@@ -104,7 +104,7 @@ def bases_of(state: State, change: Change, view: s.Announcement) -> dict[int, in
 
 def disagreed(state: State, found: Split, now: float) -> Result:
     """Equal camps of a group hold different weights: only the checkpoint's are trusted. The second time in a row the
-    two camps are planned apart, so that one of them does not end the run."""
+    two camps are planned apart, so that no camp can stop the run."""
     clash, count = found.tie, state.disagreements + 1
     if count > _DISAGREEMENTS:
         everybody = tuple(sorted(state.nodes))
@@ -120,12 +120,12 @@ def disagreed(state: State, found: Split, now: float) -> Result:
     state = replace(state, disagreements=count)
     view = state.pinned
     assert view is not None
-    # Where they have just read it from a checkpoint, that is not what is wrong.
+    # If they have just loaded a checkpoint, the checkpoint is not the cause.
     return go_back(state, clash, view.position.step if view.checkpoint < 0 else 0, now)
 
 
 def other_base(state: State, strangers: Mapping[str, list[int]]) -> PutOut:
-    """These hold frozen weights that are not the run's: what they compute is of no use. The others go on."""
+    """Put out nodes whose frozen weights are not the run's: what they compute is useless. The others go on."""
     outs = []
     for name, layers in strangers.items():
         where = f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]} to {layers[-1]}"
@@ -138,12 +138,12 @@ def other_base(state: State, strangers: Mapping[str, list[int]]) -> PutOut:
 
 
 def outvoted(state: State, found: Mapping[str, str], advice: str = "test its memory") -> PutOut:
-    """What these hold, or can read, is not what most members of a section do: the others go on without them."""
+    """Put out nodes that hold, or can read, something else than most members of a section. The others go on."""
     whys = {name: f"{what}; {advice}, and join again when it is sound" for name, what in found.items()}
     return PutOut(tuple(_out(name, why, why) for name, why in whys.items() if name in state.nodes))
 
 
 def _out(name: str, why: str, told: str) -> Out:
-    """A node that is refused; ``told``: what it hears itself."""
+    """A node that is put out and refused. ``told``: the sentence that the node itself gets."""
     stop = s.SendStop((name,), f"{name} cannot train: {told}", refused=True)
     return Out(name, why, (stop, s.Say("warning", name, f"{name} is put out: {why}")))

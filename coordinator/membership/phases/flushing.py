@@ -1,4 +1,4 @@
-"""Phase ``flushing``: all say where they stand; then it is decided where the next view takes up, and announced."""
+"""Phase ``flushing``: all nodes report their state; then the next view's position is decided and the view announced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .planning import plan_of
 
 
 def take_flushed(given: Given, state: State, event: s.Flushed, now: float) -> Result:
-    """A node has stopped, and says where it stands."""
+    """A node has stopped training and reports its state."""
     change = state.change
     if state.phase != FLUSHING or change is None or event.view != change.number or event.name not in change.awaited:
         return state, say_again(state, event.name, event.view)
@@ -29,27 +29,27 @@ def take_flushed(given: Given, state: State, event: s.Flushed, now: float) -> Re
 
 
 def check_flushed(given: Given, state: State, now: float) -> Result:
-    """Decide where the next view takes up and announce it, when all have answered."""
+    """When all have answered, decide the next view's position and announce the view."""
     change = state.change
     assert change is not None
     if not change.awaited:
         return wait(replace(state, phase=WAITING, change=None), now)
-    if len(change.flushed) < len(change.awaited):  # nobody else answers
+    if len(change.flushed) < len(change.awaited):  # some have not answered yet
         return state, []
     if state.paused:
         return replace(state, phase=WAITING, change=None, why=state.paused), []
     if state.aside is not None:
-        return state, []  # nobody knows yet which checkpoint is left
+        return state, []  # it is not known yet which checkpoint remains
     decision = resumed_at(state, change.flushed)
     names = tuple(sorted(change.awaited))
     current = state.pinned or state.view
-    if decision.checkpoint >= 0:  # everybody loads it: nobody has a start
+    if decision.checkpoint >= 0:  # all load the checkpoint, so no node is ahead
         state = replace(state, nodes={name: replace(one, behind=False) for name, one in state.nodes.items()})
     try:
         plan = plan_of(given, state, names, current.plan if current else None)
     except PlanError as error:
         return _no_plan(state, names, error)
-    if set(decision.restores) - set(plan.nodes):  # who has no place contributes nothing
+    if set(decision.restores) - set(plan.nodes):  # a node without a place contributes nothing
         having = {
             name: answer if name in plan.nodes else replace(answer, kept=frozenset())
             for name, answer in change.flushed.items()
@@ -68,7 +68,7 @@ def _no_plan(state: State, names: tuple[str, ...], error: PlanError) -> Result:
 
 
 def _announcement(given: Given, state: State, change: Change, plan: Plan, decision: Resume) -> s.Announcement:
-    """The view that takes up where ``decision`` says."""
+    """The view that continues as ``decision`` says."""
     why = f"{change.why}; {decision.why}; {plan.why}" if plan.why else f"{change.why}; {decision.why}"
     if not given.follow and decision.checkpoint < 0 and (fresh := fresh_layers(plan, decision.holders)):
         why += f"; {fresh} begins at the last average: nobody who has it now had it before"
@@ -109,14 +109,15 @@ def _handed_over(state: State, change: Change, plan: Plan, decision: Resume) -> 
 
 
 def _announced(state: State, view: s.Announcement, decision: Resume, now: float) -> Result:
-    """From here on the view's position is pinned: members may take it over before others hear of it."""
+    """The state after the announcement. The view's position is pinned now: some members may adopt it before others get
+    it."""
     effects: list[s.Effect] = [
         s.Say("warning", name, f"{name} has another chain of rounds than its group and fetches the group's weights")
         for name in decision.dissent
     ]
     eligible = planned_nodes(view.plan, view)
     if decision.checkpoint < 0:
-        # The outvoted count again when the view starts: until then they may still hold what they had.
+        # Outvoted nodes become eligible only when the view starts: until then they may still hold their old state.
         eligible |= state.eligible
         eligible = frozenset(who for who in eligible if who[0] not in decision.dissent)
     change = state.change
@@ -134,7 +135,7 @@ def _announced(state: State, view: s.Announcement, decision: Resume, now: float)
 
 
 def resumed_at(state: State, flushed: Mapping[str, s.Flushed]) -> Resume:
-    """Where the next view takes up."""
+    """The position and state from which the next view continues."""
     return resume(
         state.rules,
         state.view,
@@ -143,14 +144,14 @@ def resumed_at(state: State, flushed: Mapping[str, s.Flushed]) -> Resume:
         flushed,
         state.reported,
         newest=state.newest,
-        judge=not state.restored,  # whether the last view of a coordinator that ended has started is not known
+        judge=not state.restored,  # after a restart it is unknown whether the last announced view has started
         unsent=state.unsent,
         kept=state.kept,
     )
 
 
 def spares_follow(given: Given, state: State, plan: Plan, holders: tuple[tuple[str, ...], ...]) -> tuple[s.Shadow, ...]:
-    """What the spares of a plan follow."""
+    """The places that the spares of a plan follow."""
     if not given.follow:
         return ()
     has_all = {name for name in plan.spares if any(name in names for names in holders)}
@@ -170,7 +171,7 @@ def spares_follow(given: Given, state: State, plan: Plan, holders: tuple[tuple[s
 
 
 def say_again(state: State, name: str, view: int) -> list[s.Effect]:
-    """What a node seems to wait for that says again that it has flushed for, or prepared, a view."""
+    """The orders to repeat to a node that reports once more that it has flushed for, or prepared, a view."""
     to, change, now = (name,), state.change, state.view
     if state.phase == FLUSHING and change and name in change.awaited and view < change.number:
         return [] if name in change.flushed else [s.SendFlush(to, change.number, change.why)]

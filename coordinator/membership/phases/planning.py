@@ -28,7 +28,7 @@ def plan_of(given: Given, state: State, names: tuple[str, ...], current: Plan | 
     try:
         ready = tuple(name for name in willing if name not in behind)
         if wanted is not None and {*wanted.nodes, *wanted.spares} == set(ready):
-            plan = wanted  # it was made with these very nodes, and they hold what it gives them
+            plan = wanted  # it was made for exactly these nodes, and they hold the state for their places
         elif ready:
             plan = search(given, state, ready, current)
         else:
@@ -42,7 +42,7 @@ def plan_of(given: Given, state: State, names: tuple[str, ...], current: Plan | 
 
 
 def cannot_train_without(given: Given, state: State, names: set[str]) -> bool:
-    """Whether the others could not train without these."""
+    """Whether the other nodes could not train without these nodes."""
     try:
         others = (name for name in plannable(state) if not no_place(state, state.nodes[name]))
         current = state.view.plan if state.view else None
@@ -60,8 +60,8 @@ def search(given: Given, state: State, names: tuple[str, ...], current: Plan | N
 
 
 def why_needed(given: Given, state: State, name: str) -> str:
-    """Why nobody could train if this node had no place; empty where the others can, or nobody trains now.
-    Unanswered: that takes a plan, which is to be among ``state.answers``."""
+    """Why the others could not train if this node had no place; empty where they could, or no view trains now.
+    Unanswered: this needs a plan that is not yet among ``state.answers``."""
     if state.view is None or state.phase in (WAITING, DONE) or name not in state.nodes:
         return ""
     try:

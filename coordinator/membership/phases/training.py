@@ -1,4 +1,4 @@
-"""Phase ``training``: connections that stay down, histories that differ, and newcomers whom the plan wants."""
+"""Phase ``training``: connections that stay down, histories that differ, and joiners for which a plan has a place."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .catching_up import admit_caught_up, let_catch_up
 from .planning import plan_of
 
 BROKEN_AFTER, BROKEN_WITHIN_S = 3, 60.0
-"""Two nodes that lose each other so often within that time are planned apart."""
+"""Two nodes whose connection breaks this often within this many seconds are planned apart."""
 TRIPS_DOWN = 3
-"""Round trips beside ``Rules.down_s`` until a broken connection costs a view change."""
+"""Round trips that are added to ``Rules.down_s`` before a broken connection costs a view change."""
 DIVERGED_AGAIN_S = 10.0
-"""Between two view changes because of histories that differ."""
+"""Least seconds between two view changes because of differing histories."""
 
 
 def look_at_training(given: Given, state: State, now: float) -> Result:
-    """What time alone brings while a view trains and nobody has finished."""
+    """Decisions that follow from time alone while a view trains and no node has finished."""
     if state.diverged:
         return compare_histories(state, now)
     for work in (look_at_connections, admit_caught_up):
@@ -33,7 +33,7 @@ def look_at_training(given: Given, state: State, now: float) -> Result:
 
 
 def look_at_connections(given: Given, state: State, now: float) -> Result:
-    """A connection that is needed is down for too long: a view change, and another plan if it happens often."""
+    """A needed connection that is down for too long causes a view change, and another plan if it happens often."""
     for (by, name), (since, why) in state.down.items():
         trip = max(given.known.round_trip_s(by), given.known.round_trip_s(name))
         if now - since <= state.rules.down_s + TRIPS_DOWN * trip:
@@ -54,11 +54,12 @@ def look_at_connections(given: Given, state: State, now: float) -> Result:
 
 
 def newcomers(given: Given, state: State, now: float) -> Result:
-    """Nodes that attend and are not in the view: measure them, then see whether the plan wants them."""
+    """Connected nodes that are not in the view: let them measure their links, then check whether a plan has places for
+    them."""
     view = state.view
     assert view is not None
     sessions = view.sessions
-    outside = (  # first, for of a thousand nodes nearly all are in the view
+    outside = (  # checked first, because of a thousand nodes nearly all are in the view
         node
         for node in state.nodes.values()
         if sessions.get(node.name) != node.session or (node.returns and node.name not in view.plan.nodes)
@@ -94,7 +95,7 @@ def newcomers(given: Given, state: State, now: float) -> Result:
 
 
 def compare_histories(state: State, now: float) -> Result:
-    """Begin the view change that a difference needs, unless the last one was a moment ago."""
+    """Begin the view change for differing histories, unless the last such one was too recent."""
     assert state.diverged is not None
     if state.judged is not None and now - state.judged < DIVERGED_AGAIN_S:
         return state, []

@@ -1,4 +1,5 @@
-"""Who has to go, as decisions say it. Those that decide this do not carry it out: a departure may change anything."""
+"""Decisions about which nodes have to go. The functions that decide do not remove nodes: a departure may change any
+phase."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from ..state import State
 
 @dataclass(frozen=True)
 class Out:
-    """A node that has to leave the run: ``why``, and what is said to it and of it first."""
+    """A node that has to leave the run: ``why``, and the effects (messages to it and about it) that come first."""
 
     name: str
     why: str
@@ -19,7 +20,7 @@ class Out:
 
 @dataclass(frozen=True)
 class PutOut:
-    """These leave, one after the other."""
+    """These nodes are removed, one after the other."""
 
     outs: tuple[Out, ...]
 
@@ -29,11 +30,11 @@ class PutOut:
 
 @dataclass(frozen=True)
 class SetAside:
-    """A node that held the others up has no place for some time."""
+    """A node that held the others up gets no place for some time."""
 
     name: str
     why: str
 
 
 Found = tuple[State, list[s.Effect] | PutOut | SetAside]
-"""The next state and what to do; or who is to go first, which departures.py carries out."""
+"""Either (the next state, effects), or the departures that departures.py has to carry out first."""

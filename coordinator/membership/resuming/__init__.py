@@ -1,4 +1,4 @@
-"""Where the next view takes up, and what its members have to fetch, restore or hand over.
+"""The position from which the next view continues, and what its members have to fetch, restore or hand over.
 
-Who may be in it is decided in phases/ and by the planner.
+phases/ and the planner decide which nodes are in it.
 """

@@ -1,8 +1,9 @@
-"""What a layer's node had learnt of it and not sent goes along where the layer goes to another node: a pure function.
+"""Handovers: where a layer moves to another node, the residual of its former node (learnt, but not sent) moves too.
+Pure.
 
-In ``delta`` mode that is x - g, in ``gradient`` mode the error feedback of a lossy codec. A node that leaves
-contributes x - g before its view ends; one that takes up another place can't know that before the plan, so the view
-says who takes it over (node/training/changes/handover.py).
+In ``delta`` mode the residual is x - g, in ``gradient`` mode the error feedback of a lossy codec. A node that leaves
+contributes x - g before its view ends. A node that changes its place learns of that only from the plan, so the view
+says which node takes its residual over (node/training/changes/handover.py).
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from ..signals import Flushed, Handover
 
 @dataclass(frozen=True)
 class Residuals:
-    """Whether nodes hold residuals of their own. ``alone``: also a node that is alone in its group.
+    """Which residuals nodes hold. ``alone``: whether a node that is alone in its group holds one too.
 
-    ``shown_to_nobody``: the setting that forbids a node to show its update; empty: none does. ``gradient``: the
-    residual is an error feedback, and nodes report for which layers they have one.
+    ``shown_to_nobody``: the setting that forbids a node to show its update to others; empty: no setting does.
+    ``gradient``: the residual is an error feedback, and nodes report for which layers they have one.
     """
 
     alone: bool = False
@@ -30,7 +31,7 @@ class Residuals:
 
 
 def residuals_of(job: Job) -> Residuals | None:
-    """A node's own residual: x - g in delta mode, the error feedback in gradient mode."""
+    """Which residuals the nodes of a job hold; None where they hold none."""
     updates = job.updates
     if not updates.agreed:
         return None
@@ -47,12 +48,12 @@ def handovers(
     residuals: Residuals | None,
     unsent: Mapping[str, Mapping[int, float]] | None = None,
 ) -> tuple[Handover, ...]:
-    """Who gives what to whom as ``plan`` follows ``base``, the plan that trained last.
+    """The handovers when ``plan`` follows ``base``, the plan that trained last.
 
-    holders: who is in the new view and has each layer's reference, and so its own part of it. gone: who has given its
-    last contribution. unsent: of each node the norms by layer that it has said; in gradient mode, and of a single
-    pipeline, where mostly there is nothing, only of those layers something goes. A layer goes to the giver's own
-    pipeline where it has one, else to the one with the largest share, where it moves the weights least.
+    holders: for each layer, the nodes of the new view that have its reference, and so a residual. gone: the nodes that
+    have given their last contribution. unsent: node -> layer -> the norm that it reported; in gradient mode, and with a
+    single pipeline, only layers with a reported norm are handed over. A layer's residual goes to the giver's own
+    pipeline where it has one, else to the pipeline with the largest share, where it changes the weights least.
     """
     if residuals is None or base.layers != plan.layers:
         return ()
@@ -82,10 +83,10 @@ def handovers(
 
 
 def lost(found: Collection[Handover], flushed: Mapping[str, Flushed], why: str, gradient: bool = False) -> str:
-    """What is lost where nothing may be handed over, in words; empty where that is nothing."""
+    """In words, the residuals that are lost because nothing may be handed over; empty where there are none."""
     layers = sorted({layer for one in found for layer in one.layers})
     said = (flushed[one.giver].unsent.get(layer, 0.0) for one in found for layer in one.layers)
-    norm = math.hypot(*said)  # whatever one has said, it raises nothing
+    norm = math.hypot(*said)  # math.hypot raises no error, whatever number a node has reported
     moved = max((flushed[one.giver].moved for one in found), default=0.0)
     if not norm:
         return ""

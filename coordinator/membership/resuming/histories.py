@@ -1,4 +1,4 @@
-"""The history of each section that most survivors share, by the chain hashes that they report; and who is outvoted."""
+"""The history of each section that most survivors share, by their reported chains, and the nodes that are outvoted."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def sections_of(trusted: Mapping[str, Flushed]) -> dict[str, Section]:
 def judge_histories(known: Mapping[str, Flushed]) -> tuple[frozenset[str], str]:
     """(nodes that the majority of a section outvotes, a sentence where equal camps tie).
 
-    A tie below a section's highest round needs no checkpoint: the nodes that went on are right, and neither camp of
-    the tie is trusted.
+    A tie below a section's highest round does not need a checkpoint: the nodes at higher rounds are right, and neither
+    camp of the tie is trusted.
     """
     trusted = dict(known)
     while True:
@@ -48,7 +48,7 @@ def judge_histories(known: Mapping[str, Flushed]) -> tuple[frozenset[str], str]:
 
 
 def _histories(trusted: Mapping[str, Flushed]) -> dict[tuple[str, int], list[list[str]]]:
-    """Who reports the same chain hash, for each round of each section, the largest camp first."""
+    """(section, round) -> the nodes that report the same chain, in camps, the largest camp first."""
     said: dict[tuple[str, int], dict[int, list[str]]] = {}
     for name, answer in sorted(trusted.items()):
         for section in answer.sections:

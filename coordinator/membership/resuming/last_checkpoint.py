@@ -1,4 +1,4 @@
-"""The end of a run whose last checkpoint does not arrive: the final weights are on the nodes alone.
+"""The end of a run whose last checkpoint does not arrive: the final weights are only on the nodes.
 
 So the run is not done. Another view makes the checkpoint again, until the disk has room and the links carry it. With
 ``--give-up`` the run ends without it.
@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 
 AGAIN_S = 30.0
-"""Seconds from a checkpoint that the disk did not take until it is made again."""
+"""Seconds until a checkpoint that the disk could not store is made again."""
 NOT_DONE = (
     "the run is not done, its weights are on the nodes, and it is made again: make room where checkpoints go, "
     "or start the coordinator again with --give-up to end without"
@@ -27,7 +27,7 @@ class Last(enum.Enum):
 
 @dataclass(frozen=True)
 class Unstored:
-    """The disk did not take the checkpoint of ``step``, first at time ``at``. ``told``: people know."""
+    """The disk could not store the checkpoint of ``step``, first at time ``at``. ``told``: a warning was given."""
 
     step: int
     why: str
@@ -36,8 +36,8 @@ class Unstored:
 
 
 def last_of(give_up: bool, anybody: bool, stood: str, unstored: Unstored | None, now: float) -> Last:
-    """``anybody``: there are nodes; ``stood``: for how long nothing has moved, empty while it may still come;
-    ``unstored``: that the disk did not take it."""
+    """What to do about the last checkpoint. ``anybody``: whether there are nodes; ``stood``: how long nothing has
+    moved, in words, empty while the checkpoint may still arrive; ``unstored``: set if the disk could not store it."""
     if anybody and not stood and unstored is None:
         return Last.WAIT
     if give_up:

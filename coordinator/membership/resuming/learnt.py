@@ -1,4 +1,5 @@
-"""Residuals that nodes kept beside a checkpoint: who contributes them again, and which samples are trained again.
+"""Residuals that nodes kept beside a checkpoint: which nodes contribute theirs again, and which samples are trained
+again.
 
 A checkpoint has the reference only. Each node keeps its residual on its own disk (node/state/files/rests.py), and the
 checkpoint's manifest lists, for each pipeline, the samples whose effect is in these residuals alone. If a node of a
@@ -16,13 +17,14 @@ from typing import Any
 
 from ....job.data.sampling import Position
 
-_NAMED = 4  # more nodes than that are counted, not named
-_REMEMBERED = 2  # checkpoints; the newest may never be complete
+_NAMED = 4  # with more nodes, messages give only their number
+_REMEMBERED = 2  # checkpoints, because the newest may never become complete
 
 
 @dataclass(frozen=True)
 class Unsent:
-    """Beside a checkpoint. ``redo``: of each pipeline, the positions whose effect its reference does not have."""
+    """Residuals beside a checkpoint. ``redo``: for each pipeline, the positions whose effect is not in the
+    reference."""
 
     step: int
     view: int
@@ -32,7 +34,7 @@ class Unsent:
 
 @dataclass(frozen=True)
 class Norms:
-    """What a node said of what it kept: its norm, and the norm that the reference had moved."""
+    """What a node reported of its residual: its norm, and the norm of the reference's movement."""
 
     norm: float
     moved: float
@@ -43,7 +45,7 @@ Kept = Mapping[tuple[int, int], Mapping[str, Norms]]
 
 
 def unsent_in(manifest: Mapping[str, Any]) -> Unsent | None:
-    """What a checkpoint's manifest says of it; None where it is of a version that kept nothing."""
+    """The residuals recorded in a checkpoint's manifest; None for a version that kept none."""
     try:
         pipelines = tuple(tuple(str(name) for name in one) for one in manifest["pipelines"])
         redo = {int(d): tuple(int(one) for one in own) for d, own in manifest["unfinished"].items()}
@@ -53,7 +55,7 @@ def unsent_in(manifest: Mapping[str, Any]) -> Unsent | None:
 
 
 def noted(kept: Kept, step: int, view: int, name: str, norm: float, moved: float) -> Kept:
-    """With what a node says that it keeps; of the newest checkpoints alone."""
+    """The table with a node's report of its residual; only the newest checkpoints stay in it."""
     if not (math.isfinite(norm) and math.isfinite(moved) and norm >= 0 and moved >= 0):
         return kept
     one = {**kept.get((step, view), {}), name: Norms(norm, moved)}
@@ -68,7 +70,7 @@ def to_json(kept: Kept) -> str:
 
 
 def from_json(text: str) -> Kept:
-    """What ``to_json`` wrote; empty where there is nothing."""
+    """The table that ``to_json`` wrote; empty for an empty text."""
     return {
         (step, view): {name: Norms(*one) for name, one in said.items()} for step, view, said in json.loads(text or "[]")
     }
@@ -77,9 +79,11 @@ def from_json(text: str) -> Kept:
 def taken_up(
     newest: Position, unsent: Unsent | None, here: Mapping[str, Iterable[tuple[int, int]]], kept: Kept, gradient: bool
 ) -> tuple[Position, tuple[str, ...], str]:
-    """Where the stream stands when these come back with what they kept, who contributes it, and a sentence.
+    """(the position in the stream after nodes came back with their residuals, the nodes that contribute theirs, a
+    sentence).
 
-    here: of each node that is there, (step, view) of what it has. kept: what nodes said when the checkpoint was made.
+    here: present node -> (step, view) of each residual that it has. kept: the nodes' reports when the checkpoint was
+    made.
     """
     if unsent is None or unsent.step != newest.step:
         return newest, (), ""
@@ -92,7 +96,7 @@ def taken_up(
     why = f"with what {_names(back)} had learnt beside it" if back else ""
     absent = sorted(name for name in said if name not in back and said[name].norm > 0)
     if absent:
-        norm = math.hypot(*(said[name].norm for name in absent))  # whatever one has said, it raises nothing
+        norm = math.hypot(*(said[name].norm for name in absent))  # raises no error, whatever a node has reported
         moved = max(one.moved for one in said.values())
         of = f"of norm {norm:.3g}"
         if moved and gradient:
@@ -101,7 +105,7 @@ def taken_up(
             of = f"{norm / moved:.1%} of what the weights have moved"
         lost = f"what {_names(absent)} had ({of}) is lost"
         why = f"{why}; {lost}" if why else lost
-    if any(one.norm > 0 for one in said.values()):  # killed before they could say what they keep
+    if any(one.norm > 0 for one in said.values()):  # killed before they could report their residuals
         silent = sorted({name for pipeline in unsent.pipelines for name in pipeline} - {*said, *back})
         if silent:
             why = f"{why}; " * bool(why) + f"what {_names(silent)} had (how much was not said yet) is lost"

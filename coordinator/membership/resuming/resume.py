@@ -1,12 +1,12 @@
-"""Where the next view takes up: a pure function of what the survivors of the last one hold.
+"""The position from which the next view continues: a pure function of what the survivors of the last view hold.
 
-``gradient`` mode: steps are atomic, so the highest step that any survivor finished is finished by all (those who
-only held its results, "ready", apply it with the norm that the view carries), and anything above is dropped.
-``delta`` mode: every pipeline finishes steps by itself; the view goes on after the highest, and the positions of
-the stream that some pipeline took in steps that it did not finish are trained again first.
-In both modes a section resumes at the highest round that a survivor applied. A node that is one round behind fetches
-that round's results from those that applied it, so it counts as a holder; a node further behind does not. If a layer
-has no holder left, all nodes go back to the newest complete checkpoint.
+``gradient`` mode: steps are atomic, so all finish the highest step that any survivor finished (those that only held its
+results, "ready", apply it with the norm that the view carries), and later steps are dropped. ``delta`` mode: every
+pipeline finishes steps independently; the view continues after the highest step. Positions of the stream that some
+pipeline took in steps that it did not finish are trained again first. In both modes a section resumes at the highest
+round that a survivor applied. A node that is one round behind fetches that round's results from those that applied it,
+so it counts as a holder; a node further behind does not. If a layer has no holder left, all nodes go back to the newest
+complete checkpoint.
 
 Nodes that report different chain hashes for one round of a section have different histories: the majority is right, and
 the state of the others is not used. Equal camps are a tie: all go back to the checkpoint.
@@ -27,14 +27,14 @@ from ..signals import Announcement, Flushed, Section
 from .histories import judge_histories, sections_of
 from .learnt import Kept, Unsent, taken_up
 
-_CATCHES_UP = 1  # rounds that a holder may be behind: results of earlier ones may be in nobody's log any more
+_CATCHES_UP = 1  # most rounds that a holder may be behind: no log may have the results of earlier rounds
 
 
 @dataclass(frozen=True)
 class Resume:
-    """The decision. ``checkpoint`` >= 0: every node loads that.
+    """The decision. ``checkpoint`` >= 0: every node loads the checkpoint of that step.
 
-    ``sections`` have the chain hash of the majority, 0 where chains were not compared. ``dissent``: nodes that were
+    ``sections``: with the majority's chain, 0 where chains were not compared. ``dissent``: the nodes that were
     outvoted.
     """
 
@@ -47,7 +47,7 @@ class Resume:
     _: KW_ONLY
     why: str = ""
     restores: tuple[str, ...] = ()
-    """Who contributes again what it kept beside the checkpoint."""
+    """The nodes that contribute the residual that they kept beside the checkpoint."""
 
 
 def resume(
@@ -63,14 +63,14 @@ def resume(
     unsent: Unsent | None = None,
     kept: Kept | None = None,
 ) -> Resume:
-    """Decide where to go on.
+    """Decide where training continues.
 
-    base: the view that trained last. pinned: one announced since that never started: its position and rounds stand,
-    because nodes may have taken it over. eligible: (name, session) that may hold current state. flushed: the
-    survivors' answers. reported: the last finished step that the coordinator heard of from each node, dead ones too.
-    newest: the newest complete checkpoint's position, step 0 for the initial weights. judge: whether chain hashes can
-    be compared. They cannot when a view was announced and may not have started: some have begun new chains for it.
-    unsent, kept: what nodes had learnt beside the newest checkpoint (learnt.py).
+    base: the view that trained last. pinned: a view announced since then that never started; its position and rounds
+    are kept, because nodes may have adopted it. eligible: (name, session) of nodes that may hold current state.
+    flushed: the survivors' answers. reported: each node's last finished step as reported to the coordinator, dead nodes
+    included. newest: the newest complete checkpoint's position, step 0 for the initial weights. judge: whether chains
+    can be compared. They can't when a view was announced and may not have started, because some nodes have begun new
+    chains for it. unsent, kept: the residuals beside the newest checkpoint (learnt.py).
     """
     start = f"the weights of {rules.base}" if rules.base else "the initial weights"
 
@@ -99,7 +99,7 @@ def resume(
     elif rules.mode == "gradient":
         step = max(base.position.step, *(answer.step for answer in trusted.values()))
         position = base.position.after(step, rules.batch)
-        # A step that no survivor applied was finished by the view that resumed after it.
+        # If no survivor applied the step, the view that resumed after it had finished it.
         started = base.norm if step == base.position.step else 0.0
         norms = Counter(answer.norm for answer in trusted.values() if answer.step == step)
         norm = norms.most_common(1)[0][0] if norms else started
@@ -107,7 +107,7 @@ def resume(
         position, norm = _after_delta(rules, base, known, reported), 0.0
     sections = {section.name: section for section in (pinned.sections if pinned is not None else ())}
     sections = sections or sections_of(trusted)
-    if rules.mode == "gradient" and pinned is None:  # results of that step are here, applied or not
+    if rules.mode == "gradient" and pinned is None:  # the survivors have the results of that step, applied or not
         for section in base.sections:
             if section.round > sections.get(section.name, section).round:
                 sections[section.name] = replace(section, chain=0)
@@ -132,13 +132,14 @@ def resume(
 def _after_delta(
     rules: Rules, base: Announcement, known: Mapping[str, Flushed], reported: Mapping[str, int]
 ) -> Position:
-    """A pipeline has finished what its last stage has reported, for that report is where samples are counted."""
+    """The position after a view in delta mode. A pipeline has finished the steps that its last stage has reported,
+    because samples are counted in that report."""
     plan, first = base.plan, base.position.step
     finished = [
         max(first, known[last].step if last in known else reported.get(last, first))
         for last in (pipeline[-1] for pipeline in plan.pipelines)
     ]
-    if rules.round_every and len(finished) > 1:  # rounds let no pipeline run further ahead: such a claim does not count
+    if rules.round_every and len(finished) > 1:  # rounds let no pipeline be further ahead, so a larger claim does not count
         limit = sorted(finished)[-2] + 3 * int(plan.chosen.get("updates.every", rules.round_every))
         finished = [one if one <= limit else sorted(finished)[-2] for one in finished]
     step = max(finished)
@@ -150,12 +151,12 @@ def _after_delta(
 def _current(
     plan: Plan, trusted: Mapping[str, Flushed], targets: Mapping[str, Section], taken_over: bool
 ) -> frozenset[str]:
-    """``delta`` mode: nodes that are where the view takes up, or get there with the results that others hold.
+    """``delta`` mode: the nodes that are at the view's rounds, or get there with results that other nodes hold.
 
     Layers of a stage move with that stage's section, and those of a tied embedding with both, so a node counts when
     none of its own sections is too far behind, and some survivor of its group is at the target to catch up from.
-    plan: the one that trained. taken_over: nodes may have taken over a view that did not start. Such a node names its
-    sections by that view's plan, and has the view's highest round for all of them.
+    plan: the one that trained. taken_over: nodes may have adopted a view that did not start. Such a node names its
+    sections by that view's plan, and is at the view's highest round in all of them.
     """
     start = max((section.round for section in targets.values()), default=0) if taken_over else None
 
@@ -185,7 +186,7 @@ def _groups(plan: Plan) -> dict[str, frozenset[str]]:
 
 
 def fresh_layers(plan: Plan, holders: tuple[tuple[str, ...], ...]) -> str:
-    """In words, the layers of a plan whose state none of its nodes has from the last view."""
+    """In words, the layers of a plan for which none of the layer's nodes has state from the last view."""
     fresh = []
     for stage, (first, last) in enumerate(plan.stages):
         group = set(plan.group(stage))
@@ -200,6 +201,6 @@ def _ranges(layers: list[int]) -> str:
 
 
 def planned_nodes(plan: Plan, announcement: Announcement) -> frozenset[tuple[str, str]]:
-    """(name, session) of everybody who trains in an announced view."""
+    """(name, session) of each node that trains in an announced view."""
     training = set(plan.nodes)
     return frozenset((member.name, member.session) for member in announcement.members if member.name in training)

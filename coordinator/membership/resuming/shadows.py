@@ -1,4 +1,4 @@
-"""Which place a spare follows, so that it can take one like it without fetching anything: pure functions of a plan."""
+"""Which place a spare follows, so that it can take that place or an equal one without fetching anything. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ CATCHES_UP = "it fetches what it is to hold while the others train"
 def shadows(
     plan: Plan, spares: Iterable[str], holders: Sequence[Sequence[str]], wanted: Mapping[str, tuple[int, ...]]
 ) -> tuple[Shadow, ...]:
-    """Spread spares over the places of a plan (the stages that one node holds), those with the fewest holders first.
+    """Distribute spares over the places of a plan (the stages that one node holds), places with the fewest holders
+    first.
 
-    holders: who has the reference of each layer; a spare that has all of a place goes on with that. wanted: the stages
-    of spares that a plan to come has a place for.
+    holders: for each layer, the nodes with its reference; a spare that has a whole place's layers continues to follow
+    it. wanted: spare -> the stages that a coming plan gives it.
     """
     places = {plan.stages_of(name): name for name in reversed(plan.nodes)}
     count = Counter(plan.stages_of(name) for name in plan.nodes)
@@ -31,7 +32,8 @@ def shadows(
 
 
 def place_to_follow(plan: Plan, current: Plan, name: str) -> tuple[int, ...] | None:
-    """The stages that ``plan`` gives a node, if somebody holds the very same layers as one place in the current one."""
+    """The stages that ``plan`` gives a node, if one place of the current plan has exactly the same layers; else
+    None."""
     stages = plan.stages_of(name)
     layers = [plan.stages[stage] for stage in stages]
     for other in current.nodes:
