@@ -1,7 +1,7 @@
-"""Frozen values as JSON, and back: what is written to be read again, by this version of farflung.
+"""Converts frozen values to JSON and back, for data that the same version of farflung reads again.
 
 Tuples are lists; mappings, frozen sets and dataclasses are objects with their kind under the key "". Fields that have
-their default are left out. Only kinds that were named are made when something is read: it may come from anywhere.
+their default are left out. Reading makes only the kinds that were given, because the text may come from anywhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _KIND = ""
 
 
 class Unreadable(ValueError):
-    """What is read is of another version, or damaged."""
+    """The text was written by another version, or is damaged."""
 
 
 class Records:
@@ -26,7 +26,7 @@ class Records:
         self._fields = {name: {one.name: one for one in dataclasses.fields(kind)} for name, kind in self._kinds.items()}
 
     def text(self, value: Any) -> str:
-        """One line of JSON. TypeError: the value holds what cannot be written."""
+        """One line of JSON. TypeError: the value has a part that can't be written."""
         return json.dumps(self.plain(value), separators=(",", ":"))
 
     def read(self, text: str) -> Any:
@@ -37,7 +37,7 @@ class Records:
             raise Unreadable(str(error)) from None
 
     def plain(self, value: Any) -> Any:
-        """The value in what JSON has."""
+        """The value as lists, objects, texts and numbers."""
         if value is None or isinstance(value, (str, bool, int, float)):
             return value
         if isinstance(value, tuple):
@@ -56,7 +56,7 @@ class Records:
         return found
 
     def value(self, plain: Any) -> Any:
-        """What ``plain`` was made of. Unreadable, TypeError: it was not made here."""
+        """The value from which ``plain`` was made. Unreadable or TypeError where ``plain`` was not made here."""
         if isinstance(plain, list):
             return tuple(self.value(one) for one in plain)
         if not isinstance(plain, dict):

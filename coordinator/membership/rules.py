@@ -12,21 +12,21 @@ from .resuming.handovers import Residuals
 class Rules:
     """The constants of a run's membership. Times in seconds.
 
-    ``wanted`` nodes are needed for the first view, ``wanted_why`` says where the number comes from. A checkpoint is due
-    every ``checkpoint_every`` steps (0: never), unless the job was changed. Pipelines of ``delta`` mode meet in a round
-    every ``round_every`` steps (0: nobody waits for others). An evaluation is due every ``eval_every`` steps (0: at the
-    end alone), unless the job was changed, and has the samples of ``evaluation`` steps. ``samples`` are the
-    training samples, ``layers`` the model's layers, ``base`` the model folder whose frozen weights adapters stand
-    beside. A node without heartbeat for ``doubt_s`` is dialled and out if it does not answer; one that answers (an
-    overloaded machine does) is out after ``silence_s``. From its join to its first hello a node has ``arrive_s``, to
-    hand over its last contribution when it is told to ``leave_s``.
+    ``wanted`` nodes are needed for the first view; ``wanted_why`` says where the number comes from. A checkpoint is due
+    every ``checkpoint_every`` steps (0: never), unless the job was changed. In ``delta`` mode the pipelines have a
+    round every ``round_every`` steps (0: no node waits for others). An evaluation is due every ``eval_every`` steps (0:
+    only at the end), unless the job was changed, and has as many samples as ``evaluation`` steps. ``samples`` are the
+    training samples, ``layers`` the model's layers, ``base`` the model folder with the frozen weights to which adapters
+    belong. A node without a heartbeat for ``doubt_s`` is dialled and removed if it does not answer; one that answers
+    (as an overloaded machine does) is removed after ``silence_s``. A node has ``arrive_s`` from its join to its first
+    hello, and ``leave_s`` for its last contribution after it was asked for it.
 
-    Whatever moves bytes or computes is waited for by progress (proto/connections/patience.py): for an answer to the
-    flush until nothing has moved for ``flush_s`` (``first_s`` while nobody knows how long a step takes), for a node
-    that prepares or catches up ``prepare_s``, for the last checkpoint ``last_checkpoint_s``, and for the one that a
-    coordinator wants before it ends ``save_s``; more where the link is slow, or a step takes long. A trainer may do
-    nothing for ``hung_s`` while it trains (``first_s`` in its first step), or 10 steps. A needed connection may be
-    down for ``down_s`` and some round trips before it costs a view change.
+    Waits for transfers and computations are limited by progress (proto/connections/patience.py): they end when nothing
+    has moved for ``flush_s`` (an answer to the flush; ``first_s`` while no step's time is known), ``prepare_s`` (a node
+    that prepares or catches up), ``last_checkpoint_s`` (the last checkpoint) or ``save_s`` (the checkpoint before a
+    coordinator ends); longer where the link is slow or a step takes long. While it trains, a trainer may do nothing for
+    ``hung_s`` (``first_s`` in its first step) or 10 steps. A needed connection may be down for ``down_s`` and some
+    round trips before it costs a view change.
     """
 
     mode: str
@@ -42,7 +42,7 @@ class Rules:
     round_every: int = 0
     base: str = ""
     residuals: Residuals | None = None
-    """That nodes hold what they have learnt and not sent."""
+    """Which residuals nodes hold; None: none."""
     settle_s: float = 1.0
     measure_s: float = 15.0
     arrive_s: float = 120.0
@@ -59,9 +59,9 @@ class Rules:
     eval_every: int = 0
     evaluation: float = 0.0
     give_up: bool = False
-    """The run is done without its last checkpoint where that does not come."""
+    """Whether the run ends without its last checkpoint where that does not arrive."""
     down_s: float = 5.0
     layer_bytes: tuple[float, ...] = ()
-    """Of each layer, what a node fetches that is to hold it: weights and what moves them. Empty: not known."""
+    """For each layer, the bytes that a node fetches for it: weights and the state that moves them. Empty: not known."""
     data_bytes: float = 0.0
-    """What a node fetches of the data before its first step, at most."""
+    """The most bytes of data that a node fetches before its first step."""

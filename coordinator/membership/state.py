@@ -18,15 +18,15 @@ from .resuming.learnt import Kept, Unsent
 from .rules import Rules
 
 Patience = Callable[[str, Plan], float]
-"""``fetch_s(name, plan)``: seconds that a node takes to fetch what it is to hold."""
+"""``fetch_s(name, plan)``: seconds that a node takes to fetch the state of its place."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What was measured, as functions of a node or a plan; 0: it is not known.
+    """Measurements, as functions of a node or a plan; 0: not known.
 
-    ``round_trip_s``: the longest of a node's round trips; ``rate_bps``: at which it takes in what it fetches;
-    ``step_s``: a step of a plan, by the speeds of its nodes; ``slowest_bps``: of a node's slowest link.
+    ``round_trip_s``: a node's longest round trip, seconds; ``rate_bps``: the rate of a node's fetches, bit/s;
+    ``step_s``: seconds of a plan's step by its nodes' speeds; ``slowest_bps``: bit/s of a node's slowest link.
     """
 
     round_trip_s: Callable[[str], float] = lambda name: 0.0
@@ -40,7 +40,7 @@ WAITING, FLUSHING, PREPARING, TRAINING, DONE = "waiting", "flushing", "preparing
 
 @dataclass(frozen=True)
 class Node:
-    """A node that is in the run. ``measured``: its links are known, or were waited for long enough."""
+    """A node that is in the run. ``measured``: its links are measured, or the time for that has passed."""
 
     name: str
     session: str
@@ -50,16 +50,16 @@ class Node:
     attending: bool = False
     _: KW_ONLY
     arrived: bool = False
-    """It has said hello."""
+    """Whether its control stream is open: it has sent Hello."""
     ready: bool = False
-    """Its trainer is up. Nodes that train do not wait for one that still loads its libraries."""
+    """Whether its trainer is up. Training nodes do not wait for a trainer that still loads its libraries."""
     doubted: bool = False
-    """It was silent, and has been dialled; no answer yet."""
+    """Whether it was silent and is being dialled, without an answer yet."""
     asked: float | None = None
     """When it was asked to measure its links, on this stream."""
     measured: bool = False
     passed_over: bool = False
-    """The plan, asked, does not want it: a spare outside the view, until the next change."""
+    """Whether the planner was asked and gave it no place: a spare outside the view, until the next change."""
     away: str = ""
     """Why its owner has paused it."""
     parting: str = ""
@@ -67,30 +67,31 @@ class Node:
     told_to_leave: float | None = None
     """When it was asked for its last contribution."""
     returns: bool = False
-    """It had no place in the view and may have one again."""
+    """Whether it had no place in the view and may have one again."""
     behind: bool = False
-    """A plan wants it, and it is to catch up as a spare first."""
+    """Whether a plan has a place for it and it first has to catch up as a spare."""
     cannot_follow: bool = False
-    """It tried: the others wait for it when it gets a place."""
+    """Whether catching up has failed: the others will wait for it when it gets a place."""
     too_slow: str = ""
-    """Why it is a spare: what it lacks it cannot fetch while the others train, and takes too long while they wait."""
+    """Why it stays a spare: it can't fetch its state while the others train, and it would take too long while they
+    wait."""
     moved: int = 0
-    """The mark of its last heartbeat, and when that changed."""
+    """The mark of its last heartbeat, and the time at which the mark last changed."""
     moved_at: float = 0.0
     acted: float = math.inf
-    """When its trainer did something last, by its heartbeats."""
+    """The time of its trainer's last action, by its heartbeats."""
     has_stepped: bool = False
-    """It has finished a step in this run: what it compiles is compiled."""
+    """Whether it has finished a step in this run, so that nothing is left to compile."""
     questioned: float | None = None
     """When it was asked whether its trainer is alive."""
     stuck: str = ""
     """Why it is a spare: its trainer does nothing."""
     caught_up: float | None = None
-    """When it had caught up, as a spare of the view that trains."""
+    """When it caught up, as a spare of the view that trains."""
 
     @property
     def member(self) -> s.Member:
-        """As its peers need to know it."""
+        """The data that its peers need."""
         return s.Member(self.name, self.session, self.address, self.dials_out)
 
 
@@ -108,13 +109,13 @@ class Change:
     said: float = 0.0
     """When the flush was sent last to those who have not answered."""
     watch: Watch = field(default_factory=lambda: Watch("a view change", 0.0, math.inf))
-    """Watches whether anything moves at the nodes that are awaited."""
+    """Tracks whether anything moves at the awaited nodes."""
     needs_all: bool = False
-    """The others cannot train without the late nodes, so they wait for them."""
+    """Whether the others wait for the late nodes, because they can't train without them."""
     looked_at: bool = False
-    """The coordinator reads the view's checkpoint again, because a node cannot (unreadable.py)."""
+    """Whether the coordinator reads the view's checkpoint again, because a node can't read it (unreadable.py)."""
     sound: float | None = None
-    """When that was done, and nothing was found wrong."""
+    """When it had read it and found nothing wrong."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Asking:
 
 @dataclass(frozen=True)
 class State:
-    """Everything that membership depends on. ``why`` is the sentence of its last change."""
+    """The whole state of membership. ``why``: the sentence of its last change."""
 
     rules: Rules
     phase: str = WAITING
@@ -138,22 +139,22 @@ class State:
     view: s.Announcement | None = None
     """The view that trains, or trained last."""
     pinned: s.Announcement | None = None
-    """Announced after ``view``, and never started."""
+    """The view announced after ``view`` that has not started."""
     _: KW_ONLY
     eligible: frozenset[tuple[str, str]] = frozenset()
     change: Change | None = None
     begun: bool = False
-    """A view has started: from now on the run goes on with the nodes that are there."""
+    """Whether a view has started: from then on the run continues with the nodes that are there."""
     restored: bool = False
-    """``view`` comes from the database of a coordinator that ended."""
+    """Whether ``view`` was restored from the database after a restart."""
     last_join: float = 0.0
     row_since: float = 0.0
-    """When the present row of joins began, each a moment after the one before."""
+    """When the present series of joins began, in which each join follows shortly after the one before."""
     comings: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Recent times at which each node joined, or paused by itself."""
     newest: Position = field(default_factory=Position)
     unsent: Unsent | None = None
-    """What pipelines had learnt and not yet sent when the newest checkpoint was made."""
+    """The residuals of pipelines when the newest checkpoint was made."""
     kept: Kept = field(default_factory=dict)
     """What nodes say that they keep beside checkpoints."""
     reported: Mapping[str, int] = field(default_factory=dict)
@@ -162,9 +163,9 @@ class State:
     broken: frozenset[tuple[str, str]] = frozenset()
     complaints: tuple[tuple[float, str, str], ...] = ()
     accused: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Nodes that are dialled because others say that their connection broke, and why, by who says so."""
+    """Node that is dialled because its connection broke -> the node that reported it -> why."""
     down: Mapping[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
-    """(who says so, peer): since when a needed connection between two that answer is down, and why."""
+    """(reporting node, peer) -> since when a needed connection between two live nodes is down, and why."""
     diverged: tuple[str, str] | None = None
     """Two nodes of the view that trains whose histories differ, until a view change judges them."""
     judged: float | None = None
@@ -172,7 +173,7 @@ class State:
     stored: int = 0
     """Bytes of checkpoints that have arrived since the start."""
     lacking: tuple[str, ...] = ()
-    """Once all have finished: nodes whose part of the last checkpoint has not arrived."""
+    """After all have finished: the nodes whose file of the last checkpoint has not arrived."""
     ended: Watch | None = None
     unstored: Unstored | None = None
     """Why the last checkpoint could not be stored, while the run waits for it."""
@@ -180,7 +181,7 @@ class State:
     ties_at_end: int = 0
     """How often nodes that had trained the last step held different weights."""
     unreadable: Mapping[str, s.Unreadable] = field(default_factory=dict)
-    """Who cannot read the newest checkpoint, until a view has begun with it."""
+    """The nodes that can't read the newest checkpoint, until a view has begun with it."""
     aside: int | None = None
     """The step of a checkpoint that is being set aside: no view begins before it is known which one remains."""
     ticked: float | None = None
@@ -191,13 +192,13 @@ class State:
     job: str = ""
     """The job as it was last changed."""
     saving: bool = False
-    """A checkpoint is wanted as soon as there can be one."""
+    """Whether a checkpoint has to be made as soon as possible."""
     wanted: Plan | None = None
-    """The plan of all nodes that are in, with those that still have to catch up."""
+    """The plan of all nodes in the run, including those that still have to catch up."""
     started: float = 0.0
     """When the present view began to train."""
     slowest_s: float = 0.0
-    """Seconds of the slowest of the recent steps; before the first, of a step of the last run or of the plan."""
+    """Seconds of the slowest recent step; before the first step, of a step before the restart or by the plan."""
     stepped: Mapping[str, float] = field(default_factory=dict)
     """When each node of the view reported its last step."""
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -205,23 +206,24 @@ class State:
     bases: Mapping[int, int] = field(default_factory=dict)
     """Layer -> hash of its frozen weights, as in the views that trained."""
     waits: Mapping[str, Claim] = field(default_factory=dict)
-    """Node -> for whom it last said that it has waited long."""
+    """Node -> its last report of the nodes for which it has waited long."""
     standstill: Standstill | None = None
     moved_on: float = 0.0
-    """Waiting counts from here: the coordinator itself stood still until then, or a standstill was dealt with."""
+    """Waiting is counted from this time: until then the coordinator itself had stopped, or a standstill was handled."""
     suspected: Mapping[str, int] = field(default_factory=dict)
     """Node -> standstills in which it, or one of a few others, was at fault."""
     held_up_by: Mapping[str, Aside] = field(default_factory=dict)
     """Nodes that held the others up, and until when they get no place."""
     why: str = "waiting for nodes"
     asking: Asking | None = None
-    """What waits for a plan: nothing else is decided before it."""
+    """The event that waits for a plan; nothing else is decided before it."""
     asked: int = 0
-    """Plans that were ever asked for."""
+    """Number of plans asked for so far."""
     answers: tuple[tuple[Question, Answer], ...] = ()
-    """To what the event asked that is being decided; afterwards the same question may have another answer."""
+    """The answers to the questions of the event that is being decided; they are dropped afterwards, because the same
+    question may then have another answer."""
     events: int = field(default=0, compare=False)
-    """That this coordinator's life has had; and the last transitions, in words."""
+    """Number of events in this coordinator's life; and the last transitions, in words."""
     recent: tuple[str, ...] = field(default=(), compare=False)
 
 

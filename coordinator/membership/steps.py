@@ -1,4 +1,4 @@
-"""What the membership machine takes from reports of steps: how far each node is, and how long a step takes. Pure."""
+"""What the membership machine records of reported steps: each node's last step, and how long a step takes. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from .state import State
 
 
 def waited_by(seconds: Collection[float]) -> float:
-    """Seconds of a step, as a measure of patience. Of three or more reports the largest alone does not count: its node
-    may have held its reports back for hours."""
+    """Seconds of a step on which patience is based. Of three or more reports the largest one is ignored: its node may
+    have delayed its reports for hours."""
     longest = nlargest(2, seconds)
     return longest[1] if len(seconds) > 2 else longest[0]
 
 
 def stepped(state: State, finished: Iterable[tuple[s.StepFinished, float]]) -> State:
-    """Steps are done, each with the time of its report. A step counts at most the seconds that the coordinator waited
-    for it, whatever its node says. All reports are taken together, so the state of a thousand nodes is copied once."""
+    """The state after finished steps, each with the time of its report. A step counts with at most the seconds since
+    the coordinator heard of the one before, whatever its node reports. All reports are taken together, so the state of
+    a thousand nodes is copied once."""
     nodes, view = dict(state.nodes), state.view
     reported, at_last, seconds = dict(state.reported), dict(state.stepped), dict(state.seconds)
     slowest_s, counted = state.slowest_s, False
@@ -37,7 +38,7 @@ def stepped(state: State, finished: Iterable[tuple[s.StepFinished, float]]) -> S
         waited = now - max(state.started, at_last.get(event.name, 0.0))
         reported[event.name] = max(event.step, reported.get(event.name, 0))
         at_last[event.name] = now
-        # Steps of an hour in which this coordinator was away are reported at once: that does not make them short.
+        # After an hour without a coordinator, all steps of that hour are reported at once; they were not short.
         fade = 0.9 if waited >= event.seconds / 2 else 1.0
         seconds[event.name] = max(min(event.seconds, waited), fade * seconds.get(event.name, 0.0))
         slowest_s = max(waited_by(seconds.values()), fade * slowest_s)

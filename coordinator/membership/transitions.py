@@ -1,7 +1,7 @@
-"""What holds of every transition of the membership machine: its number, what caused an effect, what cannot be.
+"""What is common to all transitions of the membership machine: their numbers, the causes of effects, impossible states.
 
-An event that cannot be, or a state that cannot be, is a fault of farflung and no state of the run: ``Impossible`` says
-so, with the last transitions, and nothing is changed.
+An impossible event or state is an error in farflung: ``Impossible`` is raised with the last transitions, and nothing
+changes.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ def named(number: int, event: object) -> str:
 
 
 def counted(state: State) -> State:
-    """With the number of the event that is being looked at."""
+    """The state with the number of the next event."""
     return replace(state, events=state.events + 1)
 
 
 def noted(before: State, after: State, cause: str) -> State:
-    """With the transition from ``before`` among the last ones, if it is one. Impossible: ``after`` cannot be."""
+    """``after`` with the transition from ``before`` in its list of the last ones, if anything changed. Impossible:
+    ``after`` is an impossible state."""
     if wrong := impossible(after):
         raise told(before, cause, wrong)
     if (before.phase, before.number, before.why) == (after.phase, after.number, after.why):
@@ -42,12 +43,12 @@ def noted(before: State, after: State, cause: str) -> State:
 
 
 def caused(effects: list[s.Effect], cause: str) -> list[s.Effect]:
-    """The effects, each with the event that it follows from."""
+    """The effects, each with the name of the event that caused it."""
     return [replace(effect, cause=cause) for effect in effects]
 
 
 def impossible(state: State) -> str:
-    """Why there can be no such state; empty where there can."""
+    """Why a state is impossible; empty where it is possible."""
     changing = state.phase in (FLUSHING, PREPARING)
     if changing and (state.change is None or state.change.number != state.number):
         return f"it is {state.phase} without a change to view {state.number}"
@@ -59,6 +60,6 @@ def impossible(state: State) -> str:
 
 
 def told(state: State, cause: str, wrong: str) -> Impossible:
-    """The error, with what led there."""
+    """The error, with the transitions before it."""
     led = "".join(f"\n  {line}" for line in state.recent) or " nothing"
     return Impossible(f"{cause} cannot be: {wrong}; it was {state.phase}: {state.why}\nbefore it:{led}")

@@ -1,8 +1,8 @@
-"""Views as orders: to a node that holds an earlier one, what has changed. No I/O.
+"""Views as orders: a node that has an earlier view gets only the changes. No I/O.
 
-Two views of a thousand nodes differ by a node or two, and each goes to a thousand nodes. A node says in its hello which
-view's bytes it has, and with every Prepared that it has those of a newer one; it keeps them until it gets edits of a
-newer one still. Nodes that say nothing get whole views.
+Two successive views of a thousand nodes differ by a node or two, and each is sent to a thousand nodes. A node says in
+its hello which view's bytes it has, and each Prepared says that it has the bytes of that view; it keeps them until it
+gets the changes to a newer one. A node that has named no view gets whole views.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ...proto.messages import delta
 
 
 class ViewOrders:
-    """The bytes of the newest views, and who has which: a node with an older one gets the whole view."""
+    """The bytes of the newest views, and which session has which: a node with an older one gets the whole view."""
 
     def __init__(self) -> None:
         self._bytes: dict[int, bytes] = {}
@@ -20,7 +20,8 @@ class ViewOrders:
         self._held: dict[str, int] = {}
 
     def attend(self, session: str, hello: pb.Hello) -> None:
-        """A control stream is open; what was heard on the one before may be lost to a node that has none of it."""
+        """A control stream is open; only the hello counts, because the node may have lost the view that it had
+        before."""
         self._held.pop(session, None)
         if hello.HasField("holds"):
             self._held[session] = hello.holds
@@ -35,7 +36,7 @@ class ViewOrders:
         self._held.pop(session, None)
 
     def order(self, session: str, order: pb.Order) -> pb.Order:
-        """``order``, which has a view, as this session gets it. A view that is said again has the same bytes."""
+        """``order``, which has a view, in the form for this session. A view that is sent again has the same bytes."""
         base = self._held.get(session)
         if base is None:
             return order

@@ -16,9 +16,11 @@ Record = Mapping[str, Any]
 Loads = Sequence[dict[str, Any]]
 
 FULL = 0.6
-"""From this load on a device or a connection is called the bottleneck: no step keeps one busy all the time."""
+"""Load (fraction of the time) from which a device or a connection is called the bottleneck; no step keeps one busy all
+the time."""
 _IN_TURNS = 0.3
-"""The same for a link between nodes that spend most of a step on the wire: a pipeline uses its directions in turns."""
+"""The same for a link between nodes that spend most of a step on the wire, where a pipeline uses the two directions in
+turns."""
 _ON_THE_WIRE = 0.5
 _SHARED = 1.1
 _YOURS = re.compile(r"\byour\b")
@@ -27,7 +29,7 @@ _NEAR_S = 0.008
 
 
 def phase_of(record: Record) -> str:
-    """The phase in a person's words: a run that waits because somebody paused it is paused."""
+    """The phase for people: a run that waits because a person paused it is "paused"."""
     phase = str(record.get("phase") or "unknown")
     return "paused" if phase == "waiting" and record.get("paused") else phase
 
@@ -38,13 +40,13 @@ class Seen:
 
     nodes: Mapping[str, Record]
     links: Mapping[str, Sequence[Record]]
-    """By node: its links that are used and measured."""
+    """Node -> its links that are used and measured."""
     full: Loads
-    """``full_of``."""
+    """The result of ``full_of``."""
     held: dict[str, Any] | None
     """The busiest of ``full``."""
     full_at: Mapping[str, Loads]
-    """By node: the loads of ``full`` on its device, its connection or one of its links."""
+    """Node -> the loads of ``full`` on its device, its connection or its links."""
 
 
 def seen(record: Record) -> Seen:
@@ -68,9 +70,10 @@ def bottleneck(record: Record, known: Seen | None = None) -> dict[str, Any] | No
 
 
 def advice(record: Record, name: str, known: Seen | None = None) -> dict[str, str]:
-    """``doing``, ``use`` and ``better`` of a node, a sentence each; ``better`` is empty with nothing on its side.
+    """``doing``, ``use`` and ``better`` of a node, a sentence each; ``better`` is empty where nothing at the node would
+    help.
 
-    ``known``, here and beside: ``seen`` of this record from a caller who asks for many nodes.
+    ``known``, here and below: the result of ``seen`` for this record, given by callers that ask for many nodes.
     """
     known = known or seen(record)
     node = known.nodes.get(name)
@@ -91,7 +94,7 @@ def for_others(sentence: str) -> str:
 
 
 def told(record: Record, name: str, known: Seen | None = None) -> dict[str, str]:
-    """What the node's own terminal shows: ``advice``, or that others hold the run up."""
+    """The advice that the node's own terminal shows: ``advice``, or that others hold the run up."""
     known = known or seen(record)
     found, held = advice(record, name, known), known.held
     if held is not None and not found["better"] and found["use"] != "none":
@@ -171,7 +174,7 @@ def _loads(record: Record) -> list[dict[str, Any]]:
             found.append({"kind": "compute", "node": name, "load": load, "text": text})
         for kind, end in (("upload", "from"), ("download", "to")):
             used, most, count = shared[end].get(name, (0.0, 0.0, 0))
-            # Several links of a node that carry more than its best one together do not share one narrow connection.
+            # Links of a node that together carry more than its best one alone do not share one narrow connection.
             if most and 0 < used <= _SHARED * most and count > 1:
                 text = f"the {kind} of {name}: {of_text(used, most)}"
                 found.append({"kind": kind, "node": name, "load": used / most, "text": text})

@@ -93,7 +93,7 @@ class History:
             self.edition += 1
 
     def back_to(self, step: int) -> None:
-        """What came after ``step`` did not happen."""
+        """Delete the points after ``step``: the run has gone back to it."""
         kept = [point for point in self._points if point.step <= step]
         if len(kept) < len(self._points) or any(one > step for one, _ in self._evals):
             self.edition += 1
@@ -101,7 +101,7 @@ class History:
         self._evals = [one for one in self._evals if one[0] <= step]
 
     def since(self, edition: int, points: int, evals: int) -> dict[str, Any]:
-        """Rows that a client is missing that has ``points`` points and ``evals`` evaluations of an ``edition``. In the
+        """The rows that a client lacks which has ``points`` points and ``evals`` evaluations of an ``edition``. In the
         answer ``points`` and ``evals`` are the indices at which its rows begin."""
         if edition != self.edition:
             points = evals = 0

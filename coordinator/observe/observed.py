@@ -1,4 +1,4 @@
-"""What the nodes' reports say of the last half minute: each node's time, each link's traffic. No I/O."""
+"""The nodes' reports of the last half minute: where each node's time goes, and each link's traffic. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ...proto.control_pb2 import StepDone
 
 PARTS = ("compute", "codec", "wire", "waiting", "other")
-"""Where the time of a step goes; ``other`` is what is left of it. The nodes' definitions: node/device/clock.py."""
+"""The parts of a step's time; ``other`` is the remainder. The nodes define them in node/device/clock.py."""
 
 WINDOW_S = 30.0
 _STEPS = 64
@@ -81,7 +81,7 @@ class Observed:
 
     def _current(self, now: float) -> dict[str, deque[_Report]]:
         for node, reports in list(self._recent.items()):
-            # The last report stays while its own step could still be going on: steps may be longer than the window.
+            # The last report stays for three times its own step's length, because steps may be longer than the window.
             while reports and now - reports[0].time > max(WINDOW_S, 3 * reports[-1].elapsed):
                 reports.popleft()
             if not reports:

@@ -1,7 +1,7 @@
 """What compression saves, as the one sentence that the terminal, ``farflung status`` and the page show. Pure.
 
-The first ``updates.dense_rounds`` rounds go uncompressed. Until they are over the sentence says so, and
-afterwards it is about what came since: an average over both would be wrong of either.
+The first ``updates.dense_rounds`` rounds go uncompressed. Until they are over, the sentence says so. Afterwards it
+compares only the bytes since then: an average over both would be wrong for either.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ class Schedule:
 
     @property
     def last_dense_step(self) -> int:
-        """The last step whose bytes may be of an uncompressed round: a round is on its way for some steps more."""
+        """The last step whose bytes may belong to an uncompressed round: a round may be in flight for some more
+        steps."""
         return (self.after + 1) * self.every if self.after else 0
 
 
 def schedule_of(updates: Mapping[str, Any]) -> Schedule:
-    """That of a job's table ``updates`` as plain values; a job that is not known compresses always."""
+    """The schedule of a job's table ``updates`` (plain values); where the job is not known, updates count as always
+    compressed."""
     after = None if updates.get("codec") == "none" else int(updates.get("dense_rounds") or 0)
     every = updates.get("every") or 1
-    every = 1 if every == "auto" else int(every)  # before there is a plan, which chooses it, nothing is sent
+    every = 1 if every == "auto" else int(every)  # a plan chooses it, and before there is a plan nothing is sent
     return Schedule(after, max(1, every // int(updates.get("fragments") or 1)))
 
 
@@ -47,7 +49,7 @@ def savings_text(schedule: Schedule, step: int, sent: float, dense: float) -> st
 
 
 def compared(ratio: float | None, fewer: str, more: str) -> str:
-    """82x FEWER, or 2.0x MORE, or "as many ..." where neither is: never a number below 1."""
+    """"82x FEWER", "2.0x MORE", or "as many ..." for a ratio of about 1; never a number below 1."""
     if ratio is None:
         return ""
     if 0.95 < ratio < 1.05:

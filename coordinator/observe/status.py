@@ -1,4 +1,4 @@
-"""What a run is doing, as one JSON object, from its database alone: while it runs, and after the fact. No torch."""
+"""The status of a run as one JSON object, made from its database alone, during the run or after it. No torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .useful_work import ledger
 
 _RECENT = 10
 MOST_LINKS = 10_000
-"""Of those that are shown: a record has to fit into a message. The used ones come first."""
+"""Most links in a record, which has to fit into a message. Used links come first."""
 
 
 def read_status(place: Path | str) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def status_of(
     live: Mapping[str, Mapping[str, Any]] | None = None,
     used: Mapping[tuple[str, str], float] | None = None,
 ) -> dict[str, Any]:
-    """Who is in, who does what, why anything waits.
+    """Which nodes are in the run, what each does, and why anything waits.
 
     ``live``: what only the running coordinator knows of a node (``attending``, ``heard_s``, ``doing``, ``step_s``,
     ``parts``); ``used``: bits per second on each link now.
@@ -128,7 +128,7 @@ def _told(job: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _judge(record: dict[str, Any], nodes: list[dict[str, Any]], links: list[dict[str, Any]]) -> None:
-    """What follows from the rest: who is near whom, what holds the run up, what each node could do better."""
+    """Add to the record what follows from the rest: regions, the bottleneck, advice for each node."""
     present = {node["node"]: str(node["address"]).rpartition(":")[0] for node in nodes if node["in"]}
     together = regions(present, links, present)
     region = {name: number for number, names in enumerate(together) for name in names}
@@ -235,7 +235,7 @@ def _links(
 
 
 def _way(source: str, target: str, dial_out: set[str]) -> str:
-    """Which way a link runs: who opens its connection, or that it goes through the coordinator."""
+    """In words, which node opens a link's connection, or that it is relayed by the coordinator."""
     if {source, target} <= dial_out:
         return "relayed by the coordinator"
     return f"opened by {target if target in dial_out else source}"

@@ -1,4 +1,4 @@
-"""The scheduler, asked with a run's numbers, and what corrects these numbers: measured speeds and links.
+"""Calls the scheduler with a run's numbers, and corrects these numbers by speeds and links measured in training.
 
-Where a plan is wanted is membership's to decide.
+Membership decides when a plan is needed.
 """

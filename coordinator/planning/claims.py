@@ -1,9 +1,9 @@
-"""How much of a claimed speed a plan counts with: what a node has shown, and what the others' claims make likely.
+"""Limits on a node's claimed speed: by the speed that it has shown, and by the other nodes' claims.
 
-A node measures its own speed when it joins, and may say anything. One that claims a thousand times what the others have
-would get all the work and let everybody wait. So a claim counts up to ``MOST`` times the median of the others', and
-beyond that up to ``MOST`` times what the node has shown: the work that it had in a view, in the time that the view's
-steps took by the coordinator's clock. A device that really is that fast gets its share in a view or two.
+A node measures its own speed when it joins, and may report any number. A node that claims a thousand times the others'
+speed would get all the work, and all would wait for it. So a claim counts up to ``MOST`` times the median of the
+others' claims, or up to ``MOST`` times the speed that the node has shown: its work in a view, divided by the time of
+the view's steps on the coordinator's clock. A device that really is that fast gets its share after a view or two.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from statistics import median
 
 MOST = 4.0
 STEPS = 12
-"""Steps of a view after which what its nodes have shown counts."""
+"""Steps of a view after which its nodes' shown speeds count."""
 
 
 class Claims:
-    """``shown``: node -> Tflop/s that it has computed at least, in a view that trained."""
+    """``shown``: node -> a lower bound of its Tflop/s, from a view that trained."""
 
     def __init__(self) -> None:
         self.shown: dict[str, float] = {}
@@ -40,11 +40,11 @@ class Claims:
             self.shown[name] = max(self.shown.get(name, 0.0), flops / 1e12 / seconds)
 
     def forget(self, name: str) -> None:
-        """It has joined anew, on whatever machine."""
+        """The node has joined again, maybe on another machine: forget what it has shown."""
         self.shown.pop(name, None)
 
     def believed(self, name: str, claimed: float, others: Iterable[float]) -> float:
-        """Tflop/s that a plan may count with. ``others``: what the other nodes that are in claim, 0 for nothing."""
+        """The Tflop/s that a plan may assume. ``others``: the claims of the other nodes in the run, 0 for no claim."""
         known = [one for one in others if one > 0]
         if not known:
             return claimed

@@ -2,7 +2,7 @@
 
 A plan uses the measurements that exist when it is asked for, and guesses for other links: the slowest rate that either
 end has shown or, among many nodes, the smaller of both ends' best. A later measurement may show that a guess was wrong;
-then this asks for another plan, which nothing else would.
+this file then asks for another plan.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Pair = tuple[str, str]
 
 
 class Counted:
-    """``rates``: bits a second of each link that was known when a plan of ``names`` was asked for, at time ``at``."""
+    """``rates``: bit/s of each link that was measured when a plan of ``names`` was asked for, at time ``at``."""
 
     def __init__(self, rates: Mapping[Pair, float], names: Iterable[str], at: float) -> None:
         self.at = at
@@ -31,7 +31,7 @@ class Counted:
         self._told: set[Pair] = set()
 
     def rate(self, source: str, target: str) -> float:
-        """Bits a second that the plan counts with, measured or guessed; 0: the two cannot reach each other."""
+        """The bit/s that the plan assumes, measured or guessed; 0: the two can't reach each other."""
         if (known := self._known.get((source, target))) is not None:
             return known
         out, into = self._lines
@@ -50,8 +50,8 @@ class Counted:
         return out, into
 
     def late(self, links: Mapping[Pair, float], when: Mapping[Pair, float]) -> str:
-        """A sentence when measurements that came after the question say that links carry much more or less than the
-        plan counts with; once for each link. ``when``: it was measured."""
+        """A sentence when measurements made after the question differ much from the rates that the plan assumes; once
+        for each link. ``when``: link -> time of its measurement."""
         told = {}
         for pair, rate in links.items():
             if when.get(pair, self.at) <= self.at or pair in self._told or not self._names.issuperset(pair):

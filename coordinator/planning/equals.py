@@ -1,8 +1,9 @@
 """Equal devices with unequal measurements: a difference of a factor of two counts only if it is seen twice. Pure.
 
 A node measures its device once, when it joins, and a busy moment can make the result several times too slow. Nodes with
-the same device name and number of cores are taken for equal: one that is below half of the others is planned with their
-speed. The steps are the second measurement (``Speeds``): a node that is slow there too is planned with what it reaches.
+the same device name and number of cores are taken for equal: a node that measured less than half of the others' speed
+is planned with theirs. The steps are the second measurement (``Speeds``): a node that is slow in them too is planned
+with the speed that it reaches.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ BELIEVED = 2.0
 
 
 class Equals:
-    """``measured``: node -> Tflop/s of its device to plan with; 0 where it said none."""
+    """``measured``: node -> Tflop/s of its device for plans; 0 where the node reported none."""
 
     def __init__(self, devices: Mapping[str, Mapping[str, Any]]) -> None:
         self._of: dict[tuple[str, str, int], dict[str, float]] = {}
@@ -26,7 +27,8 @@ class Equals:
             self.joined(name, device)
 
     def joined(self, name: str, device: Mapping[str, Any]) -> None:
-        """A node has come, or has come again on another machine. ``device``: what it says of it, unchecked."""
+        """A node has joined, maybe again and on another machine. ``device``: its description of its device,
+        unchecked."""
         if (before := self._kind.pop(name, None)) is not None:
             self._of[before].pop(name)
             self._usual.pop(before, None)
@@ -37,12 +39,13 @@ class Equals:
         self._of.setdefault(kind, {})[name] = found if math.isfinite(found) and found > 0 else 0.0
 
     def measured(self, name: str) -> float:
-        """The better of two equals counts, the median of more: one claim alone raises no other node."""
+        """Of two equal devices the better one's speed counts, of more the median: a single claim raises no other node's
+        speed."""
         if name not in self._kind:
             return 0.0
         equals = self._of[self._kind[name]]
         if (own := equals[name]) == 0.0 or len(equals) == 1:
             return own
-        if (usual := self._usual.get(self._kind[name])) is None:  # not anew for each of a thousand equals
+        if (usual := self._usual.get(self._kind[name])) is None:  # computed once for a thousand equals
             usual = self._usual[self._kind[name]] = median_high(one for one in equals.values() if one > 0)
         return usual if own * BELIEVED <= usual else own

@@ -1,9 +1,10 @@
-"""How fast the links really are, beside what they were measured with. Pure: reports of steps and the clock in.
+"""The rates that links reach in training, compared with the measured ones. Pure: the inputs are reports of steps and
+the time.
 
-A link was measured when one of its ends joined, by a short burst. Training shows more: what a link carried while bulk
-filled it (node/peers/link_watch.py). It carries that at least; at most what all carried together with which it may have
-shared a line, at its sender or its receiver. What is believed is the measured number, moved into that range where it
-lies outside, so that nodes which share a line are not taken for slow.
+A link was measured when one of its ends joined, by a short burst. Training shows more: the rate of a link while bulk
+filled it (node/peers/link_watch.py). That rate is a lower bound of the link's own. An upper bound is the sum of the
+rates of all links with which it may have shared a line, at its sender or its receiver. The believed rate is the
+measured one, clamped to this range, so that nodes that share a line are not taken for slow.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from .speeds import FIRST_PAUSE_S, FORGET_S, LONGEST_PAUSE_S
 
 REPORTS = 8
 LEAST_REPORTS = 4
-"""Steps with the link full after which it is believed."""
+"""Steps with the link full after which its rate is believed."""
 Pair = tuple[str, str]
 """(from, to)."""
 
 
 class LinkRates:
-    """``measured(from, to)``: bits per second as measured, None where nobody did."""
+    """``measured(from, to)``: bit/s as measured by a burst, None where it was not."""
 
     def __init__(self, measured: Callable[[str, str], float | None]) -> None:
         self._measured = measured
         self._seen: dict[Pair, deque[tuple[float, float, float]]] = {}
-        """When, the rate, and that of all that the sender sent meanwhile."""
+        """(time, the link's rate, the rate of all that the sender sent meanwhile)."""
         self._beside: dict[Pair, deque[float]] = {}
-        """How many times what came by this link came to its receiver meanwhile."""
+        """The bytes that came to the receiver meanwhile, divided by those that came over this link."""
         self._counted = measured
         self._told: frozenset[Pair] = frozenset()
         self._next, self._pause = 0.0, FIRST_PAUSE_S
@@ -48,13 +49,13 @@ class LinkRates:
                 self._beside.setdefault((one.peer, node), deque(maxlen=REPORTS)).append(one.arrived_beside)
 
     def forget(self, node: str) -> None:
-        """It has joined anew, from wherever."""
+        """The node has joined again, maybe from elsewhere: forget its links."""
         for known in (self._seen, self._beside):
             for pair in [pair for pair in known if node in pair]:
                 del known[pair]
 
     def confirmed(self, now: float) -> set[Pair]:
-        """The links that training has shown lately, as they were measured or otherwise."""
+        """The links whose rates training has shown lately, whether or not they differ from the measured ones."""
         self._drop_old(now)
         return {pair for pair, seen in self._seen.items() if len(seen) >= LEAST_REPORTS}
 
@@ -73,7 +74,7 @@ class LinkRates:
 
     def _drop_old(self, now: float) -> None:
         for seen in self._seen.values():
-            while seen and now - seen[0][0] > FORGET_S:  # nobody uses it: it may have recovered
+            while seen and now - seen[0][0] > FORGET_S:  # the link was not used since: it may have recovered
                 seen.popleft()
 
     def enter(self, counted: Callable[[str, str], float | None]) -> None:

@@ -30,7 +30,7 @@ Pair = tuple[str, str]
 
 class Measured:
     """``links``: (from, to) -> (seconds one way, bits a second), as measured; ``when``: on the clock of ``now``, and at
-    0 where that is not said. ``devices``: of each node, as JSON."""
+    0 where that is not said. ``devices``: node -> its device as JSON."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class Measured:
         self.claims = Claims()
 
     def joined(self, name: str, device: dict[str, Any]) -> None:
-        """A node has come, or has come again: from wherever, on whatever machine."""
+        """A node has joined, maybe again, from elsewhere and on another machine."""
         self.devices[name] = device
         self._equals.joined(name, device)
-        # A life that ended frozen or cut off left numbers that would keep the next one out.
+        # A life that ended frozen or cut off left numbers that would keep the node's next life out of plans.
         for pair in [pair for pair in self.links if name in pair]:
             del self.links[pair], self.when[pair]
         self._new &= self.links.keys()
@@ -74,7 +74,7 @@ class Measured:
         self.rates.step(name, report.sent, now)
 
     def enter(self, plan: Plan, now: float) -> None:
-        """A view begins: other work for everybody."""
+        """A view begins: the nodes have other work."""
         self.speeds.enter(plan)
         self.claims.enter(self.speeds.work)
         counted, self._asked = self._asked, None
@@ -91,7 +91,7 @@ class Measured:
             return links, {pair: known[pair] for pair in self.rates.believed(now)}
         if self._new and (late := self._counted.late(self._measured_since(now), self.when)):
             return late, {}
-        # How long a step computes, where the plan chooses updates by it.
+        # The time that a step computes, where the plan chooses updates by it.
         return (
             self.speeds.pace()
             if "auto" in (self.job.updates.codec, self.job.updates.overlap, self.job.updates.every)
@@ -99,7 +99,8 @@ class Measured:
         ), {}
 
     def search(self, question: Question, present: Iterable[str], now: float) -> Search:
-        """A question for a plan, with what is known now. ``present``: who is in, whose claims bound each other's."""
+        """A question for a plan with the present measurements. ``present``: the nodes in the run, whose claims limit
+        each other."""
         self._asked = self._counts(question.names, now)
         known, trained = self.known_links(now), self.rates.confirmed(now)
         ages = {pair: 0.0 if pair in trained else max(0.0, now - self.when.get(pair, now)) for pair in known}
@@ -120,7 +121,7 @@ class Measured:
         return Counted({pair: rate for pair, (_, rate) in self.known_links(now).items()}, names, now)
 
     def known_links(self, now: float) -> dict[Pair, tuple[float, float]]:
-        """As they were measured, and as training has shown them to be since."""
+        """The links as measured, corrected by what training has shown since."""
         known = dict(self.links)
         for source, target in (believed := self.rates.believed(now)):
             latency, _ = self._link(source, target) or (DEFAULT_LATENCY, 0.0)
@@ -128,7 +129,7 @@ class Measured:
         return known
 
     def tflops(self, name: str) -> float:
-        """As measured when it joined, beside equal devices; 0 where that is not known."""
+        """Tflop/s as measured when the node joined, corrected by equal devices; 0: not known."""
         return self._equals.measured(name)
 
     def rate_of(self, name: str) -> float:
@@ -140,7 +141,7 @@ class Measured:
         return min((rate for pair, (_, rate) in self.links.items() if name in pair and rate > 0), default=0.0)
 
     def fetch_s(self, name: str, plan: Plan, now: float) -> float:
-        """Seconds that a node takes to fetch what a plan gives it to hold; 0: not known, or nothing."""
+        """Seconds that a node takes to fetch the state of its place in a plan; 0: not known, or nothing to fetch."""
         return fetch_seconds(self.job, self.facts, plan, name, self.known_links(now)) if name in plan.nodes else 0.0
 
     def step_s(self, plan: Plan) -> float:

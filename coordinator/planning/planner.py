@@ -1,4 +1,4 @@
-"""The scheduler, asked with a run's numbers: measured devices and links in, a plan of joined nodes out."""
+"""Calls the scheduler with a run's numbers: from measured devices and links to a plan of the joined nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...scheduler.workloads.round_copies import USUAL
 from ..membership.questions import Question
 
 _SEARCH_S = 1.0
-"""Of a search that a view change waits for."""
+"""Seconds of a search for which a view change waits."""
 _MOST_DATA = 64e9  # bytes
 _FORWARD_PART = 1 / 3  # a profile counts forward and backward, the scheduler the forward alone
 
@@ -31,7 +31,7 @@ def moment_bytes(job: Job) -> float:
 
 
 def memory_of(job: Job, kind: str, memory: float, nodes: int = 1) -> float:
-    """Bytes of memory that a plan may use of a device of this kind, in a run of this many nodes.
+    """Bytes of a device's ``memory`` that a plan may use, for a device of this kind in a run of this many nodes.
 
     A plan does not count what lies in main memory: a round's messages and, with ``offload``, the moments. A CPU has
     only main memory, so they are subtracted from it."""
@@ -46,7 +46,7 @@ def memory_of(job: Job, kind: str, memory: float, nodes: int = 1) -> float:
 
 
 def island_memory(job: Job, found: Mapping[str, Any], nodes: int = 1) -> float:
-    """Bytes that a plan may count with of a device as a node describes it, ``found``; 0: not said.
+    """Bytes of memory that a plan may use of the device that a node describes in ``found``; 0: not reported.
 
     An island whose devices hold rows of parameters has the memory of all of them, as far as main memory has room for
     the sections, which lie there. One that cuts matrices has some of them whole on each: it counts as one device."""
@@ -78,9 +78,9 @@ def workload_of(job: Job, facts: Facts) -> Workload:
 
 @dataclass(frozen=True)
 class Search:
-    """A question for a plan with all that was known when it was asked. ``measured``: (from, to, seconds one way, bits a
-    second). ``least``: the fewest pipelines. ``ages``: seconds since each of ``measured`` was, 0 where training shows
-    it; empty: all are new."""
+    """A question for a plan with all measurements at that time. ``measured``: (from, to, seconds one way, bit/s).
+    ``least``: the fewest pipelines. ``ages``: seconds since each entry of ``measured``, 0 where training shows the
+    rate; empty: all are new."""
 
     workload: Workload
     question: Question
@@ -126,7 +126,7 @@ def search(asked: Search) -> Plan:
                 raise PlanError(_too_few(least))
             fitted = replace(fitted, pipelines=least)
         except PlanError:
-            # Nodes that can't reach each other need not keep the others waiting: one of them is a spare instead.
+            # Nodes that can't reach each other need not stop the others: one of them becomes a spare.
             if (fitted.pipelines or 1) <= least or bool((network.bandwidth > 0).all()):
                 raise
             fitted = replace(fitted, pipelines=(fitted.pipelines or 1) - 1)
@@ -137,9 +137,10 @@ def _too_few(least: int) -> str:
 
 
 def fetch_seconds(job: Job, facts: Facts, plan: Plan, name: str, links: Links) -> float:
-    """Seconds that a node takes to fetch what a plan gives it to hold, by its fastest measured link; 0: not known.
+    """Seconds that a node takes to fetch the state of its place in a plan, over its fastest measured link; 0: not
+    known.
 
-    A joiner measures what it sends; what it receives is taken to be as fast.
+    A joiner measures its sending rate; receiving is assumed to be as fast.
     """
     rates = []
     for other in plan.nodes:
@@ -152,14 +153,15 @@ def fetch_seconds(job: Job, facts: Facts, plan: Plan, name: str, links: Links) -
 
 
 def layer_bytes(job: Job, layers: Iterable[LayerProfile]) -> tuple[float, ...]:
-    """Of each layer, what a node fetches that is to hold it: weights and the state that moves them."""
+    """For each layer, the bytes that a node fetches for it: weights and the state that moves them."""
     outer = 4.0 * bool(job.updates.outer_optimizer.momentum)
     moments = jobs.MOMENT_BYTES[job.train.optimizer] if job.updates.mode == "gradient" else 0.0
     return tuple(layer.parameters * (4.0 + outer + moments) + 4.0 * layer.frozen for layer in layers)
 
 
 def data_bytes(facts: Facts) -> float:
-    """What a node fetches of the data before its first step, at most: of more it keeps what it used last."""
+    """The most bytes of data that a node fetches before its first step: of larger data it keeps only the part used
+    last."""
     rows = facts.samples + facts.validation_samples
     return min(4.0 * rows * (facts.context + 1), _MOST_DATA) if "data/tokens" in facts.artifacts else 0.0
 
@@ -204,7 +206,7 @@ def wanted_nodes(job: Job) -> tuple[int, str]:
     stages, pipelines = job.parallel.stages, job.parallel.pipelines
     if job.updates.secure and pipelines == "auto":
         pipelines = SECURE_MEMBERS
-    if job.parallel.schedule == "interleaved":  # which shape it is depends on how many come
+    if job.parallel.schedule == "interleaved":  # the shape depends on how many nodes join
         return job.parallel.min_nodes, f"parallel.min_nodes = {job.parallel.min_nodes}"
     shape = (1 if stages == "auto" else stages) * (1 if pipelines == "auto" else pipelines)
     if shape <= job.parallel.min_nodes or shape == 1:

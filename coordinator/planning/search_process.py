@@ -2,8 +2,8 @@
 
     python -m farflung.coordinator.planning.search_process [--beside]
 
-``--beside``: its answer is not urgent, so it runs at the lowest priority. It ends when its input ends. Only plans go to
-its stdout; what a search prints goes to stderr.
+``--beside``: its answers are not urgent, so it runs at the lowest priority. It ends when its input ends. Only plans go
+to its stdout; what a search prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SEARCHES = Records(Search, Workload, Layer, CodecChoice, Interval, Size, Device,
 
 
 def answer(line: str) -> str:
-    """``plan``, or ``error``: there is none; ``seconds`` of the processor."""
+    """The answer to a line as JSON: ``plan``, or ``error`` where there is none; and ``seconds`` of processor time."""
     began = time.process_time()
     found: dict[str, object]
     try:

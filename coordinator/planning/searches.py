@@ -1,5 +1,5 @@
-"""Plans worked out in a process of their own: a search takes up to seconds of a processor, in which the event loop has
-a thousand heartbeats to take, and a thread would hold the interpreter's lock half of the time.
+"""Searches for plans in a separate process. A search takes up to some seconds of processor time; meanwhile the event
+loop has thousands of heartbeats to take, and a thread would hold the interpreter's lock half of the time.
 
 One process searches, one question a time. If it ends in the middle (the kernel kills the largest when memory is short),
 another is started and asked once more.
@@ -31,11 +31,11 @@ class Searches:
     """``spent``: seconds of the processor that searches have taken."""
 
     def __init__(self, command: Sequence[str] = ()) -> None:
-        """``command``: what answers; for tests."""
+        """``command``: the program that answers; for tests."""
         self.spent = 0.0
         self._command = list(command or COMMAND)
         self._process: subprocess.Popen[str] | None = None
-        self._thread = ThreadPoolExecutor(1, "plans")  # it waits for the process
+        self._thread = ThreadPoolExecutor(1, "plans")  # its thread waits for the process
         self._lock = threading.Lock()  # whoever starts the process, and whoever ends it
         self._closed = False
 
@@ -91,7 +91,8 @@ class Searches:
             return self._process
 
     def _ended(self, error: Exception) -> str:
-        """It is not there any more, or talks nonsense: the next question goes to another. Why, in words."""
+        """End a process that has exited or sent an invalid answer; the next question goes to a new one. Returns why, in
+        words."""
         with self._lock:
             status = _status(self._process) if self._process is not None else None
             self._end()
@@ -114,7 +115,7 @@ class Searches:
 
 
 def _status(process: subprocess.Popen[str]) -> int | None:
-    """How a process that seems to have ended did."""
+    """The exit status of a process that seems to have ended; None where it still runs."""
     try:
         return process.wait(1.0)
     except subprocess.TimeoutExpired:

@@ -1,8 +1,9 @@
-"""How fast the nodes really compute, beside what the plan took them for. Pure: reports and the clock in.
+"""The speeds that nodes reach in training, compared with those that the plan assumed. Pure: the inputs are reports and
+the time.
 
-A node's speed was measured when it joined, alone and with a matrix product. In training it may turn out to be another:
-its machine has other work, or runs hot. What counts is not seconds but how its speed compares with the others' of the
-view; a difference that a busy moment explains is not believed.
+A node's speed was measured when it joined, alone and with a matrix product. In training its speed may differ: its
+machine has other work, or runs hot. Compared are not seconds but a node's part of its speed with the other nodes'
+parts; a difference that a busy moment explains is ignored.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ STEPS = 12
 SLOW = 0.6
 """A node is called slow when it reaches less than this part of the speed that it is planned with."""
 FEW = 32
-"""Nodes up to which every report is looked at beside all others; those of more are, once a second."""
+"""Up to this many nodes, each report is compared with all others at once; with more nodes, once a second."""
 GROSS, GROSS_STEPS, GROSS_S = 0.3, 3, 3.0
 """(fraction of the speed, steps, seconds): a node below the fraction in this many steps in a row, over at least these
-seconds, is slow too. The others would be faster without it, and a busy moment is shorter."""
+seconds, is slow too. Without such a node the others would be faster, and a busy moment is shorter than that."""
 FORGET_S = 600.0
-"""After this time a slow node that the plan left out counts as recovered, for it was not measured meanwhile."""
+"""Seconds after which a slow node that the plan left out counts as recovered, because it was not measured meanwhile."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 600.0
 
 
@@ -39,7 +40,7 @@ class Speeds:
         self._work: dict[str, float] = {}
         self._seconds: dict[str, deque[float]] = {}
         self._slow: dict[str, tuple[float, float]] = {}
-        """node -> the part of its speed that it reaches, and when that was seen."""
+        """Node -> (the part of its speed that it reaches, when that was seen)."""
         self.usual = 1.0
         """The part of their measured speed that nodes reach in training."""
         self._counted = 1.0
@@ -110,7 +111,8 @@ class Speeds:
 
     @property
     def reached(self) -> float:
-        """The part that nodes reach of the speed a plan counts with; ``factor`` has it in while somebody is slow."""
+        """The part that nodes reach of the speed that a plan assumes; 1 while a node is slow, because ``factor`` then
+        includes it."""
         return 1.0 if self._slow else self.usual
 
     def pace(self) -> str:
@@ -134,6 +136,7 @@ class Speeds:
 
 
 def _usual(reached: Iterable[float]) -> float:
-    """Of the faster half: half of the nodes may be slow. Of three or more it is not what one alone says."""
+    """The usual part, from the faster half of the nodes, because the other half may be slow. With three or more nodes,
+    no single node decides it."""
     found = sorted(reached)
     return median_low(found[len(found) // 2 :])

@@ -1,4 +1,4 @@
-"""What the membership machine was given and did, kept as it happens, and run again from there.
+"""Records the membership machine's events and their results, and runs recordings again.
 
-Nothing is decided here: a recording that cannot be written costs the run nothing.
+Nothing is decided here. A recording that can't be written does not disturb the run.
 """

@@ -29,14 +29,14 @@ _LONGEST = 400
 
 
 def event_plain(event: s.Input) -> Any:
-    """An event, in what JSON has. Heartbeats are most of all that happens, so they are rows."""
+    """An event as JSON values. Most events are heartbeats, so these are written as rows."""
     if isinstance(event, s.Beats):
         return [[one.name, one.session, one.ready, one.moved, one.idle_s] for one in event.heard]
     return VALUES.plain(event)
 
 
 def event_of(plain: Any) -> s.Input:
-    """The event again. Unreadable, TypeError."""
+    """The event from ``event_plain``. Raises Unreadable or TypeError."""
     if isinstance(plain, list):
         return s.Beats(tuple(s.Heard(*row) for row in plain))
     event: s.Input = VALUES.value(plain)
@@ -44,7 +44,8 @@ def event_of(plain: Any) -> s.Input:
 
 
 def effect_text(effect: s.Effect) -> str:
-    """An effect as text that differs for different effects: a long one (a view) is cut, with a digest of the whole."""
+    """An effect as text, such that different effects have different texts: a long one (a view) is cut and a digest of
+    the whole appended."""
     text = VALUES.text(effect)
     if len(text) <= _LONGEST:
         return text

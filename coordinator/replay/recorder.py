@@ -1,8 +1,8 @@
 """Records the membership machine's events as they happen: a folder of compressed files, the newest 64 MiB of them.
 
-A file begins with the machine's state and has a line for each event: what it was, when, what the machine read of
-measurements meanwhile, and what followed. So every file can be run again by itself. No secret of a run is ever an
-input of the machine; its sessions' names and addresses are, as in the database.
+A file begins with the machine's state and has a line for each event: the event, its time, the measurements that the
+machine read while it decided, and the result. So every file can be run again alone. No secret of a run is an input of
+the machine; names and addresses of nodes are, as in the database.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ log = logging.getLogger(__name__)
 FOLDER = "events"
 VERSION = 1
 SEGMENT_BYTES, KEPT_BYTES = 8 << 20, 64 << 20
-"""Of one file, after which the next begins; and of all, beyond which the oldest go."""
+"""Bytes of one file, after which the next begins; and of all files, beyond which the oldest are deleted."""
 WRITE_S = 1.0
-"""How long events wait in memory: what a coordinator that is killed did last is not in the recording."""
+"""Seconds for which events wait in memory; the last ones before a coordinator is killed are missing in the
+recording."""
 AGAIN_S = 60.0
-"""After a failed write, until another file is begun."""
+"""Seconds after a failed write until another file is begun."""
 _LEVEL = 3
 
 
 class Readings:
-    """What the machine reads of measurements while it decides an event, in order: a part of the event."""
+    """The measurements that the machine reads while it decides an event, in order; they are recorded with the event."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, float]] = []
 
     def known(self, known: Known) -> Known:
-        """The same, remembered."""
+        """The function, such that each value that it returns is remembered."""
         trips, rates, steps = known.round_trip_s, known.rate_bps, known.step_s
         return Known(
             self._read("round trip", trips),
@@ -49,7 +50,7 @@ class Readings:
         )
 
     def fetch_s(self, fetch_s: Patience) -> Patience:
-        """The same, remembered."""
+        """The function, such that each value that it returns is remembered."""
         return self._read("fetch", fetch_s)
 
     def _read(self, what: str, of: Callable[..., float]) -> Callable[..., float]:

@@ -33,7 +33,7 @@ MOST = 2.0
 LEAST_SPREAD = 0.75
 """The least standard deviation assumed of single scores: a few scores that happen to be equal are not more certain."""
 APART = 0.5
-"""Least scores of the other members by a juror from which its usual score is computed."""
+"""A juror's mean score of a member must also be this much below the mean that it usually gives to others."""
 LOOK_ROUNDS = 12
 """Rounds of a look: in these all members judge the accused."""
 _LATE = 4

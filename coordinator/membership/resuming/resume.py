@@ -139,7 +139,7 @@ def _after_delta(
         max(first, known[last].step if last in known else reported.get(last, first))
         for last in (pipeline[-1] for pipeline in plan.pipelines)
     ]
-    if rules.round_every and len(finished) > 1:  # rounds let no pipeline be further ahead, so a larger claim does not count
+    if rules.round_every and len(finished) > 1:  # no pipeline can be further ahead
         limit = sorted(finished)[-2] + 3 * int(plan.chosen.get("updates.every", rules.round_every))
         finished = [one if one <= limit else sorted(finished)[-2] for one in finished]
     step = max(finished)

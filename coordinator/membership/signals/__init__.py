@@ -1,6 +1,6 @@
-"""What happens to a run's membership (inputs), and what is to be done about it (effects): plain frozen values.
+"""The inputs (events) and the effects of the membership machine: frozen values.
 
-What they mean for the run is decided in phases/.
+Their consequences are decided in handlers/ and phases/.
 """
 
 from __future__ import annotations

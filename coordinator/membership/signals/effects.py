@@ -1,4 +1,4 @@
-"""Effects: what is to be done. Each carries ``why``, a sentence: it is the log line and what a test compares."""
+"""Effects: what the coordinator has to do. Each has ``why``, a sentence, which is logged and compared by tests."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .values import Announcement, Member
 
 @dataclass(frozen=True)
 class Caused:
-    """An effect. ``cause``: the event that it follows from (transitions.py)."""
+    """An effect. ``cause``: the name of the event that caused it (transitions.py)."""
 
     cause: str = field(default="", kw_only=True, compare=False)
 
 
 @dataclass(frozen=True)
 class Ask(Caused):
-    """Have a plan worked out, and report Planned with this number."""
+    """Have a plan made, and report Planned with this number."""
 
     number: int
     question: Question
@@ -26,7 +26,7 @@ class Ask(Caused):
 
 @dataclass(frozen=True)
 class SendMeasure(Caused):
-    """Tell a node to measure its links to these."""
+    """Tell a node to measure its links to these nodes."""
 
     to: str
     peers: tuple[Member, ...]
@@ -62,7 +62,7 @@ class SendStart(Caused):
 
 @dataclass(frozen=True)
 class SendStop(Caused):
-    """End a node's part in the run. ``refused``: it may not come back. ``again``: it does so by itself."""
+    """End a node's part in the run. ``refused``: it may not come back. ``again``: it will join again by itself."""
 
     to: tuple[str, ...]
     why: str
@@ -81,7 +81,7 @@ class SendNotice(Caused):
 
 @dataclass(frozen=True)
 class SendLeave(Caused):
-    """Ask a node for its last contribution; it answers Leaving. ``stays``: as there."""
+    """Ask a node for its last contribution; it answers Leaving. ``stays``: as in Leaving."""
 
     to: tuple[str, ...]
     why: str
@@ -109,8 +109,8 @@ class Dial(Caused):
 
 @dataclass(frozen=True)
 class LookAt(Caused):
-    """Read a checkpoint again, and put it aside if it is not as it was stored; answered by CheckpointSound or
-    CheckpointLost."""
+    """Read a checkpoint again, and set it aside if its files have changed since they were stored; answered by
+    CheckpointSound or CheckpointLost."""
 
     step: int
     why: str
@@ -118,7 +118,7 @@ class LookAt(Caused):
 
 @dataclass(frozen=True)
 class PutAside(Caused):
-    """Take a checkpoint out of the way of the others, where a person may look at it; answered by CheckpointLost."""
+    """Move a checkpoint to where it is no longer used and a person may look at it; answered by CheckpointLost."""
 
     step: int
     why: str
@@ -126,7 +126,7 @@ class PutAside(Caused):
 
 @dataclass(frozen=True)
 class Say(Caused):
-    """Something that people should know: ``kind`` joined, left, warning or waiting."""
+    """Tell people something. ``kind``: joined, left, warning or waiting."""
 
     kind: str
     node: str

@@ -1,4 +1,4 @@
-"""Inputs: what the coordinator finds out by itself, and the time that passes."""
+"""Inputs: what the coordinator itself finds out, and ticks of its clock."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Replan:
-    """What is known of the nodes has changed enough to ask the planner again."""
+    """Measurements have changed enough to ask the planner again."""
 
     why: str
 
@@ -80,8 +80,8 @@ class CheckpointSound:
 
 @dataclass(frozen=True)
 class CheckpointLost:
-    """The answer to LookAt or PutAside: the checkpoint of ``step`` is out of the way, ``position`` is that of the
-    newest one which is left (step 0: none)."""
+    """The answer to LookAt or PutAside: the checkpoint of ``step`` was set aside; ``position``: of the newest one that
+    remains (step 0: none)."""
 
     step: int
     position: Position
@@ -91,7 +91,7 @@ class CheckpointLost:
 
 @dataclass(frozen=True)
 class NotStored:
-    """The disk does not take a file of a checkpoint."""
+    """The disk could not store a file of a checkpoint."""
 
     step: int
     why: str
@@ -107,14 +107,15 @@ class Planned:
 
 @dataclass(frozen=True)
 class Undecidable:
-    """What waits for the plan of this number could not be decided with it: an error of farflung. It never happened."""
+    """The event that waits for the plan of this number could not be decided with it, by an error in farflung; it is
+    dropped."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Over:
-    """The coordinator ends the run, or its own part in it."""
+    """The coordinator ends the run, or only its own part in it."""
 
     why: str
 
@@ -122,7 +123,7 @@ class Over:
 @dataclass(frozen=True)
 class Tick:
     """Time has passed. ``stored``: bytes of checkpoints that have arrived since the coordinator's start.
-    ``lacking``: once all have finished, who has not sent its part of the last checkpoint."""
+    ``lacking``: after all have finished, the nodes that have not sent their file of the last checkpoint."""
 
     stored: int = 0
     lacking: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Inputs: what a node says. Each carries its session: of a life of the node that is over, nothing counts."""
+"""Inputs: reports of nodes. Each has the node's session; those of an ended session are ignored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .values import Fingerprint, Section
 
 @dataclass(frozen=True)
 class Hello:
-    """Its control stream is open; ``view`` is the one that it still trains in, 0 for none."""
+    """A node's control stream is open; ``view``: the one in which it still trains, 0 for none."""
 
     name: str
     session: str
@@ -19,8 +19,8 @@ class Hello:
 
 @dataclass(frozen=True)
 class Heard:
-    """A heartbeat. ``ready``: the trainer is up, so that it would answer a flush at once. ``moved``: a mark.
-    ``idle_s``: since the trainer's last action."""
+    """A heartbeat. ``ready``: the trainer is up and would answer a flush at once. ``moved``: a mark that changes with
+    progress. ``idle_s``: seconds since the trainer's last action."""
 
     name: str
     session: str
@@ -38,7 +38,7 @@ class Beats:
 
 @dataclass(frozen=True)
 class Measured:
-    """It has measured its links."""
+    """A node has measured its links."""
 
     name: str
     session: str
@@ -46,7 +46,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Flushed:
-    """The answer to a flush: see control.proto. ``layers`` are held as of ``step`` (or ``ready_step``)."""
+    """The answer to a flush: see control.proto. The node holds ``layers`` as of ``step`` (or ``ready_step``)."""
 
     name: str
     session: str
@@ -59,9 +59,10 @@ class Flushed:
     layers: frozenset[int] = frozenset()
     save: bool = False
     kept: frozenset[tuple[int, int]] = frozenset()
-    """(step, view) of the checkpoints beside which it has something on its disk."""
+    """(step, view) of the checkpoints beside which the node has a residual on its disk."""
     unsent: Mapping[int, float] = field(default_factory=dict)
-    """Norm of the residual of each layer, where it cannot be handed over; ``moved``: norm of the reference's change."""
+    """Layer -> norm of its residual, where residuals can't be handed over; ``moved``: norm of the reference's
+    change."""
     moved: float = 0.0
 
 
@@ -74,12 +75,12 @@ class Prepared:
     view: int
     fingerprints: tuple[Fingerprint, ...] = ()
     bases: Mapping[int, int] = field(default_factory=dict)
-    """Of each layer that it holds, a hash of the weights that never change."""
+    """Layer -> hash of its frozen weights, for each layer that the node holds."""
 
 
 @dataclass(frozen=True)
 class CaughtUp:
-    """A spare holds what the group of its place holds, and follows it; or, ``failed``, why it cannot."""
+    """A spare has the same state as the group of its place and follows its rounds; or, ``failed``, why it can't."""
 
     name: str
     session: str
@@ -100,7 +101,7 @@ class StepFinished:
 
 @dataclass(frozen=True)
 class Steps:
-    """Reports of steps of many nodes since the last ones, each with when it came."""
+    """Reports of steps of many nodes, each with the time at which it came."""
 
     finished: tuple[tuple[StepFinished, float], ...]
 
@@ -119,7 +120,7 @@ class Finished:
 @dataclass(frozen=True)
 class Accused:
     """``name`` reports that its connection to ``peer`` broke; or, ``diverged``, that their histories differ; or,
-    ``mended``, that it is there again and nothing was lost."""
+    ``mended``, that the connection is up again and nothing was lost."""
 
     name: str
     session: str
@@ -131,9 +132,9 @@ class Accused:
 
 @dataclass(frozen=True)
 class Leaving:
-    """The node's last contribution is in: no view needs a place for it. ``stays``: it pauses, and remains as a spare.
+    """A node has given its last contribution and gives up its place. ``stays``: it pauses, and remains as a spare.
 
-    ``asked``: the answer to SendLeave; else its owner or its machine wants it so.
+    ``asked``: this answers SendLeave; else the node's owner or machine has decided it.
     """
 
     name: str
@@ -153,7 +154,8 @@ class Back:
 
 @dataclass(frozen=True)
 class Kept:
-    """A node keeps what it has learnt beside a checkpoint: of this norm, where the reference has moved by ``moved``."""
+    """A node keeps its residual beside a checkpoint: the residual's norm; ``moved``: the norm of the reference's
+    movement."""
 
     name: str
     session: str
@@ -165,8 +167,8 @@ class Kept:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A node cannot use a file of the checkpoint with which an announced view begins, and why. ``voice``: the ticket by
-    which it came, for several names of one count once; empty: it counts by itself."""
+    """A node can't use a file of the checkpoint with which an announced view begins, and why. ``voice``: the ticket
+    with which the node joined; nodes with one ticket count once. Empty: the node counts alone."""
 
     name: str
     session: str
@@ -178,7 +180,8 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class Waits:
-    """A node has waited for these for long; for the coordinator where there are none. ``moves``: bytes arrive there."""
+    """A node has waited for long for ``peers``, or for the coordinator where that is empty. ``moves``: bytes arrive at
+    the node."""
 
     name: str
     session: str

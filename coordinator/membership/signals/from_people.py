@@ -32,7 +32,7 @@ class Evict:
 
 @dataclass(frozen=True)
 class Readmit:
-    """A person lets a node that was put out begin anew: nobody is planned apart from it any more."""
+    """A person readmits an evicted node; no node is planned apart from it any more."""
 
     name: str
     why: str
@@ -54,7 +54,7 @@ class GoOn:
 
 @dataclass(frozen=True)
 class Changed:
-    """From the next view on the job is this one (JSON)."""
+    """The job (JSON) that counts from the next view on."""
 
     job: str
     why: str

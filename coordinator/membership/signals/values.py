@@ -1,4 +1,4 @@
-"""What several inputs and effects are made of: sections, fingerprints, members, and the announcement of a view."""
+"""The values that inputs and effects share: sections, fingerprints, members, and the announcement of a view."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ....scheduler.plans import Plan
 
 @dataclass(frozen=True)
 class Section:
-    """Where a section stands: last round applied, and the chain hash after it (of a view: 0 for not judged)."""
+    """A section's last applied round, and its chain after it (in a view: 0 where chains were not compared)."""
 
     name: str
     round: int
@@ -30,7 +30,7 @@ class Fingerprint:
 
 @dataclass(frozen=True)
 class Member:
-    """A node as its peers need to know it. ``dials_out``: it dials its peers, and nobody can dial it."""
+    """The data of a node that its peers need. ``dials_out``: it dials its peers, because it can't be dialled."""
 
     name: str
     session: str
@@ -40,7 +40,8 @@ class Member:
 
 @dataclass(frozen=True)
 class Shadow:
-    """A spare that follows the place of ``like``; ``fetch``: it has nothing of it yet. See control.proto."""
+    """A spare that follows the place of the node ``like``; ``fetch``: it has none of that place's state yet. See
+    control.proto."""
 
     node: str
     like: str
@@ -49,7 +50,7 @@ class Shadow:
 
 @dataclass(frozen=True)
 class Handover:
-    """What ``giver`` had learnt of layers that leave it, and not sent, goes to ``taker``. See control.proto."""
+    """The residual of layers that leave ``giver`` goes to ``taker``. See control.proto."""
 
     giver: str
     taker: str
@@ -59,9 +60,10 @@ class Handover:
 
 @dataclass(frozen=True)
 class Announcement:
-    """A view, as it is announced. ``holders[layer]``: names; ``checkpoint`` >= 0: load that step's instead.
+    """A view as it is announced. ``holders[layer]``: names of the nodes with the layer's reference; ``checkpoint`` >=
+    0: all load the checkpoint of that step instead.
 
-    ``job``: JSON, empty for the one that nodes got when they joined. ``save``: a checkpoint is wanted at its beginning.
+    ``job``: JSON; empty: the job that nodes got when they joined. ``save``: the view begins with making a checkpoint.
     """
 
     number: int
@@ -78,7 +80,7 @@ class Announcement:
     save: bool = False
     shadows: tuple[Shadow, ...] = ()
     restores: tuple[str, ...] = ()
-    """Who contributes again what it kept beside ``checkpoint``, which was made in view ``kept_in``."""
+    """The nodes that contribute the residual which they kept beside ``checkpoint``, made in view ``kept_in``."""
     kept_in: int = 0
     handovers: tuple[Handover, ...] = ()
 

@@ -1,8 +1,9 @@
-"""``[eval] command``: a program of the owner's that looks at checkpoints, such as lm_eval. A taker of the run's events.
+"""``[eval] command``: a program of the run's owner that evaluates checkpoints, such as lm_eval. Receives the run's
+events.
 
-Each checkpoint that is due is exported as a model folder, and the program runs on it, beside the training; what it
-writes stays in STATE/evals/step-NNNNNNNN. Only the job file with which the coordinator was started says what runs, and
-no node hears of it.
+Each due checkpoint is exported as a model folder, and the program runs on it during the training; its output stays in
+STATE/evals/step-NNNNNNNN. The command comes only from the job file with which the coordinator was started, and is not
+sent to nodes.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from ...events import event as new_event
 
 OUTPUT = "output.txt"
 MOST = 100
-"""Numbers of one evaluation that are told."""
+"""Most numbers of one evaluation that are shown."""
 _LONGEST = 300
 """Characters of the last line of a program that failed."""
 
 
 def is_due(step: int, every: int, last: int) -> bool:
-    """Whether the checkpoint of a step is one to look at: the last one, and those of every ``every`` steps."""
+    """Whether the program runs on the checkpoint of a step: on the last one, and on those of every ``every`` steps."""
     return step >= last or bool(every and step % every == 0)
 
 
@@ -44,7 +45,8 @@ def words_of(command: Sequence[str], model: Path, folder: Path, step: int) -> li
 
 
 def results_in(folder: Path) -> dict[str, float]:
-    """The numbers of the newest JSON file below a folder, by their path in it; of lm_eval's those of ``results``.
+    """The numbers of the newest JSON file below a folder: path in the JSON -> number; of lm_eval's files only those
+    below ``results``.
 
     Empty where there is no such file, or it is no JSON.
     """
@@ -83,7 +85,7 @@ class EvalCommand:
         """One event of the run, on its event loop."""
         if event["event"] != "checkpoint" or not is_due(step := int(event["step"]), self._every, self._last()):
             return
-        if self._waiting:  # it has not begun, and its checkpoint may be gone before it does
+        if self._waiting:  # the program has not begun on it, and the checkpoint may be deleted before
             late, _ = self._waiting.pop()
             self._warn(f"eval.command is slower than the checkpoints: that of step {late} is left out")
         self._waiting.append((step, str(event["path"])))
@@ -91,12 +93,12 @@ class EvalCommand:
             self._task = asyncio.get_running_loop().create_task(self._work())
 
     async def finish(self) -> None:
-        """Wait until it has looked at the last checkpoint."""
+        """Wait until the program has evaluated the last checkpoint."""
         if self._task is not None:
             await self._task
 
     async def close(self) -> None:
-        """End it, whatever it does."""
+        """End the program, whatever it does."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -136,10 +138,11 @@ class EvalCommand:
 
 
 async def _run(words: Sequence[str], output: int, more: dict[str, str]) -> int:
-    """The exit status of a program, which ends with this task; negative: the signal. OSError: there is none.
+    """Run a program and return its exit status; negative: the signal that ended it. It ends with this task. OSError: it
+    can't be started.
 
-    It is spawned and not forked: gRPC's threads run while this process serves nodes, and gRPC's handlers of a fork may
-    crash the copy before it becomes the program.
+    It is spawned, not forked: gRPC's threads run in this process, and gRPC's fork handlers may crash the child before
+    it executes the program.
     """
     if (path := shutil.which(words[0])) is None:
         raise FileNotFoundError(2, f"there is no program {words[0]!r}")
@@ -148,7 +151,8 @@ async def _run(words: Sequence[str], output: int, more: dict[str, str]) -> int:
         (os.POSIX_SPAWN_DUP2, output, 1),
         (os.POSIX_SPAWN_DUP2, output, 2),
     ]
-    # A group of its own: Ctrl-C is the coordinator's, which ends it; and what it starts ends with it.
+    # A process group of its own: Ctrl-C reaches only the coordinator, which then ends the program and all that it
+    # started.
     pid = os.posix_spawn(path, list(words), {**os.environ, **more}, file_actions=files, setpgroup=0)  # noqa: ASYNC221 - it waits for nothing
     ended = asyncio.get_running_loop().run_in_executor(None, os.waitpid, pid, 0)
     try:

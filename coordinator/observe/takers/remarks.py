@@ -30,7 +30,7 @@ class Remarks:
             self._store.warnings.add(time.time(), str(event.get("node") or ""), message)
 
     def keep(self) -> None:
-        """Store the notices. A start that found an earlier start's data has none, and leaves that one's."""
+        """Store the notices. A start that reused an earlier start's data has none and keeps the earlier ones."""
         if self._notices:
             self._store.put(_KEY, json.dumps(self._notices[-_MOST:]))
 
