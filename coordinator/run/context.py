@@ -1,4 +1,4 @@
-"""What all parts of a run share."""
+"""The values that all parts of a run share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..store.store import Store
 
 @dataclass(kw_only=True)
 class RunContext:
-    """One of a run. Only ``job`` and ``facts`` ever change: the command ``set`` replaces them.
+    """The context of a run. Only ``job`` and ``facts`` can change: the command ``set`` replaces them.
 
     ``term``: of this coordinator, which all of its orders carry. ``clock``: seconds, monotonic.
     """
@@ -29,7 +29,7 @@ class RunContext:
     clock: Callable[[], float] = time.monotonic
 
     def replace_job(self, job: Job, facts: Facts) -> None:
-        """Go on with a job that a person has changed, and store it."""
+        """Replace the job by one that a person has changed, and store it."""
         self.job, self.facts = job, facts
         self.store.put("job", job.model_dump_json())
         self.store.put("facts", facts.model_dump_json())

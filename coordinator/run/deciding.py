@@ -1,7 +1,7 @@
 """The membership machine's state, and the order in which events come to it.
 
-Events are decided one after another. While a plan is being made, later events wait, and are then decided in order.
-Heartbeats of many nodes become one event. No effect is performed here: ``moved`` receives them.
+Events are decided one after another. While a plan is being made, later events wait, and are then decided in order. The
+heartbeats of many nodes become one event. Effects are not performed here but passed to ``moved``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Moved = Callable[[State, list[s.Effect], str], None]
 
 
 class Deciding:
-    """``leads()``: whether this coordinator may decide anything; ``answer(question)``: finds a plan."""
+    """``leads()``: whether this coordinator may decide anything; ``answer(question)``: searches for a plan."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Deciding:
             if self._stepped:
                 self._apply(self._steps())
             self._apply(event)
-        elif not isinstance(event, (s.Tick, s.Replan)):  # of these there are more to come
+        elif not isinstance(event, (s.Tick, s.Replan)):  # these come again anyway
             if self._stepped:
                 self._later.append(self._steps())
             self._later.append(event)
@@ -105,7 +105,7 @@ class Deciding:
             self.feed(s.Beats(beats))
 
     def end(self, why: str) -> None:
-        """The run, or this coordinator's part in it, is over: forget what waits for a plan."""
+        """The run, or this coordinator's part in it, is over: drop the events that wait for a plan."""
         if self.state.asking is not None:
             self._later.clear()
             self._transit(s.Undecidable(self.state.asking.number))
@@ -115,24 +115,25 @@ class Deciding:
 
     @property
     def is_planning(self) -> bool:
-        """Whether an event, and those that came after it, wait for a plan to be worked out."""
+        """Whether an event, and those that came after it, wait for a plan."""
         return self.state.asking is not None
 
     @property
     def joining(self) -> list[str]:
-        """Who joined and waits for a plan to be worked out."""
+        """The nodes that have joined and whose event waits for a plan."""
         return [one.name for one in self._later if isinstance(one, s.Joined)]
 
     def would_ask(self) -> Question | None:
-        """What the machine would ask if it planned anew now; None: nothing, or it waits for a plan."""
+        """The question that the machine would ask if it planned now; None: no question, or it waits for a plan."""
         if self.is_planning:
             return None
-        machine = Membership(None, self._fetch_s, self._follow, self._known)  # not the one whose readings are kept
+        machine = Membership(None, self._fetch_s, self._follow, self._known)  # not the machine whose measurements are recorded
         _, effects, _ = machine.apply(self.state, s.Replan(""), self._clock())
         return next((effect.question for effect in effects if isinstance(effect, s.Ask)), None)
 
     async def ask(self, effect: s.Ask) -> None:
-        """Have a plan worked out, and go on; nothing is decided before, so whatever happens is an answer."""
+        """Have a plan made and then decide the waiting events. Nothing is decided before, so every error has to become
+        an answer."""
         try:
             answer = await self._answer(effect.question)
         except Exception as error:
@@ -141,14 +142,14 @@ class Deciding:
         self.planned(effect, answer)
 
     def planned(self, effect: s.Ask, answer: Answer) -> None:
-        """Go on with the event that needs a plan, and with those that came while it was worked out."""
+        """Decide the event that needs this plan, and those that came meanwhile."""
         waiting: list[s.Input] = [s.Planned(effect.number, answer)]
         while waiting and self._leads():
             try:
                 self._apply(waiting.pop())
             except LeaseLost:
                 raise
-            except Exception:  # whoever reported it does not wait for this any more
+            except Exception:  # the node that reported it does not wait for the result any more
                 log.exception("what needed a plan, or came while it was worked out, could not be taken")
                 if (asking := self.state.asking) is not None and asking.number == effect.number:
                     self._apply(s.Undecidable(effect.number))
@@ -166,7 +167,7 @@ class Deciding:
         self._moved(before, *self._transit(event))
 
     def _transit(self, event: s.Input) -> tuple[list[s.Effect], str]:
-        """One transition of the machine; what it asks for, and why."""
+        """Make one transition of the machine. Returns (effects, why)."""
         before, now, recorder = self.state, self._clock(), self._recorder
         if recorder is None:
             self.state, effects, why = self.machine.apply(before, event, now)

@@ -1,4 +1,4 @@
-"""The end of a run, or of this coordinator's part in it: the nodes are told, and have a moment to leave."""
+"""The end of a run, or of this coordinator's part in it: the nodes are told and get some time to leave."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .nodes.attendance import Attendance
 from .nodes.streams import Streams
 
 COME_BACK_S = 5.0
-"""Seconds that the end waits for nodes whose control stream is broken at that moment."""
+"""Seconds that the end waits for nodes whose control stream is broken at the time."""
 _LOOK_S = 0.05
 
 
 class Ending:
-    """Nodes that come back after the others were told to leave are told too."""
+    """Tells nodes to leave, also those that come back after the others were told."""
 
     def __init__(
         self, context: RunContext, deciding: Deciding, streams: Streams, announcing: Announcing, outcome: Outcome
@@ -42,7 +42,7 @@ class Ending:
         self._failed = failed
         everybody = tuple(self._streams)
         self._announcing.send(s.SendStop(everybody, why, failed), everybody)
-        self._absent = set(self._deciding.state.nodes) - set(everybody)  # on their way back: else they try for ever
+        self._absent = set(self._deciding.state.nodes) - set(everybody)  # they would try to come back for ever
         deadline = self._context.clock() + min(patience, COME_BACK_S)
         while self._absent and self._context.clock() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)

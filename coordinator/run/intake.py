@@ -1,7 +1,7 @@
 """Dispatches the reports of nodes: a table from each kind of report to its handler.
 
-What a report must look like is checked before, in one place (border.py). What it means for the membership is decided by
-the machine: most reports become an event of it.
+Whether a report can be true is checked before, in one place (border.py). Most reports become an event, whose
+consequences the membership machine decides.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from .reports.step_reports import StepReports
 from .warnings import Warn
 
 _MOST_WORDS = 1000
-"""Characters of a node's warning."""
+"""Most characters of a node's warning."""
 
 
 @dataclass(kw_only=True)
 class Intake:
-    """``live``: what the last heartbeat of each node said."""
+    """Handles reports. ``live``: node -> what its last heartbeat said."""
 
     context: RunContext
     deciding: Deciding
@@ -50,19 +50,19 @@ class Intake:
     warn: Warn
     live: dict[str, Live] = field(default_factory=dict)
     _ends: int = 0
-    """The latest last step that this run ever had (`set` may lower it): nodes may report steps up to it."""
+    """The largest last step that this run ever had (`set` may lower it): nodes may report steps up to it."""
 
     def take(self, stream: Attendance, report: pb.Report) -> None:
         """Handle a node's report. One that cannot be true changes nothing and becomes a warning."""
         kind = report.WhichOneof("kind")
-        # What is true of a heartbeat does not depend on the run, and a thousand come in a second.
+        # Whether a heartbeat can be true does not depend on the run, and a thousand arrive each second.
         if why := refused(report, ANYBODY if kind == "heartbeat" else self._about(stream.name)):
             self.warn(stream.name, why)
         elif kind in TAKERS:
             TAKERS[kind](self, stream, getattr(report, kind))
 
     def _about(self, name: str) -> About:
-        """What the checks compare a node's report with."""
+        """The run's data with which the checks compare a node's report."""
         job, facts, view = self.context.job, self.context.facts, self.deciding.state.view
         self._ends = max(self._ends, self.steps.last_step, facts.steps)
         language = job.model.build is None and job.model.parameters is None
@@ -87,7 +87,7 @@ class Intake:
         self.deciding.heard(stream.name, stream.session, ready, beat.moved, idle_of(beat))
 
     def _links(self, stream: Attendance, links: pb.Links) -> None:
-        """The links that a node says it measured, without those that it cannot have measured."""
+        """Handle a node's measured links, without those that it can't have measured."""
         found = {}
         for link in links.links:
             source, latency, rate = getattr(link, "from") or stream.name, link.latency_s, link.bandwidth_bps

@@ -1,4 +1,5 @@
-"""How a run stands, with what only its running coordinator knows of each node: for ``status``, the page and advice."""
+"""A run's status with the data of each node that only the running coordinator has: for ``status``, the page and
+advice."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from .reports.step_reports import StepReports
 
 @dataclass(frozen=True, kw_only=True)
 class LiveStatus:
-    """``live``: what each node's last heartbeat said."""
+    """The live status. ``live``: node -> what its last heartbeat said."""
 
     context: RunContext
     deciding: Deciding

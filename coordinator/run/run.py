@@ -1,8 +1,8 @@
 r"""A running run: the shell around the membership machine.
 
-Everything here happens on one event loop, and nothing that takes in a report or performs an effect waits: a report
-is an input to the machine (intake.py), the machine's effects go into queues, the database and the event stream
-(performing.py). What takes longer is a task of its own (tasks.py).
+Everything runs on one event loop, and code that handles a report or performs an effect never waits: a report becomes an
+event of the machine (intake.py), and the machine's effects go into queues, the database and the event stream
+(performing.py). Longer work runs as a task (tasks.py).
 
     report -> intake -> deciding (the machine) -> performing -> announcing -> streams -> orders
                  \-> step_reports -> database                \-> saving, dialling, tasks
@@ -60,10 +60,11 @@ TICK_S = 0.2
 
 
 class Run:
-    """The parts of a run, and what the service, the page and the start of a coordinator ask of it.
+    """The parts of a run, and the methods that the service, the page and the start of a coordinator call.
 
-    ``streams`` and ``sessions``: who attends, and who may. ``steps``: what nodes reported. ``requests``: profiles and
-    texts. ``saving``: checkpoints. ``outcome``: set when the run is over. ``live``: its status.
+    ``streams``: the open control streams. ``sessions``: the nodes that may open one. ``steps``: nodes' reports of
+    steps. ``requests``: profiles and texts. ``saving``: checkpoints. ``outcome``: set when the run is over. ``live``:
+    its status.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class Run:
 
     @property
     def state(self) -> State:
-        """The machine's."""
+        """The machine's state."""
         return self.deciding.state
 
     def feed(self, event: s.Input) -> None:
@@ -186,7 +187,7 @@ class Run:
         self.context.store.links.forget(row.name)
         self.context.store.nodes.put(row)
         self.planning.prepare()
-        self.sessions.admit(row)  # first: what ends its old session must not end this one
+        self.sessions.admit(row)  # first, because the end of its old session must not end this one
         self.feed(s.Joined(row.name, row.session, row.address, bool(row.dials_out)))
 
     @property
@@ -195,7 +196,7 @@ class Run:
         return [*self.state.nodes, *self.deciding.joining]
 
     def lives(self, name: str, asked: float) -> bool | None:
-        """Whether the session of a node that is in goes on (second.py). ``asked``: a time of the run's clock."""
+        """Whether the session of a node in the run is alive (second.py). ``asked``: a time of the run's clock."""
         stream = self.streams.get(name)
         return second.lives(None if stream is None else stream.heard, asked, self.context.clock())
 
@@ -208,7 +209,7 @@ class Run:
         if self.context.store.get("evicted") is not None:
             self._tell_revoked(stream)
         self.saving.tell_complete(stream)
-        if name not in self.state.nodes:  # from before this coordinator's start
+        if name not in self.state.nodes:  # a session from before this coordinator's start
             row = self.sessions.comes_back(name)
             self.feed(s.Joined(name, session, row.address, bool(row.dials_out)))
         self._trips.came(name)

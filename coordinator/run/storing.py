@@ -1,4 +1,4 @@
-"""Keeps the database up to date while time passes, and tells nodes which of their reports it has."""
+"""Keeps the database up to date, and tells nodes which of their reports are stored."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .restart.restart_notes import RestartNotes
 from .warnings import Warn
 
 WORK_S = 10.0
-"""How often the ledger of useful work is stored."""
+"""Seconds between two stores of the ledger of useful work."""
 _ACKNOWLEDGE_S = 1.0
 
 
 class Storing:
-    """``tick`` does what is due. What fails is logged, and due again at the next tick."""
+    """``tick`` stores what is due. A failure is logged, and the work is due again at the next tick."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Storing:
             attempt("storing the ledger of useful work", self._steps.store_work)
 
     def _catch_up(self) -> None:
-        """Store what had to wait for room on the disk; nobody hears of a view before it is stored."""
+        """Store what had to wait for room on the disk; no node gets a view before it is stored."""
         store = self._context.store
         why = store.catch_up()
         if why and not self._behind:
@@ -64,7 +64,7 @@ class Storing:
             self._announcing.release()
 
     def _acknowledge(self) -> None:
-        """Tell the nodes which of their reports are stored; the others they say again to the next coordinator."""
+        """Tell the nodes which of their reports are stored; they repeat the others to the next coordinator."""
         ledger, now = self._steps.stored_ledger, self._context.clock()
         if ledger is not None and ledger != self._acknowledged and now - self._acknowledged_at >= _ACKNOWLEDGE_S:
             self._acknowledged, self._acknowledged_at = ledger, now

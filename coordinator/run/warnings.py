@@ -1,4 +1,4 @@
-"""Warnings for people: stored, and shown as events, but no more of them than a person can read."""
+"""Warnings for people: stored and shown as events, in a number that a person can read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Warn = Callable[[str, str], None]
 SAME_S = 10.0
 """Seconds before the same warning may be shown again."""
 MOST = 20
-"""Warnings about one node within that time."""
+"""Most warnings about one node within that time."""
 
 
 class Warnings:

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: which files are accepted, their copies at a remote target, and where a start goes on from.
+"""Checkpoints of a run: which files are accepted, their copies at a remote target, and from which one a start resumes.
 
 Files are written and read in checkpoints/.
 """

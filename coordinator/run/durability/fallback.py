@@ -1,4 +1,4 @@
-"""Falls back to an older checkpoint while the run goes on, when members cannot read one or do not agree on its weights.
+"""Falls back to an older checkpoint during the run, when members can't read one or do not agree on its weights.
 
 Its files are read again or set aside, and the newest checkpoint that remains is found, in the run's folder or at its
 target. Everything here blocks on disks and networks: it is called in a thread.
@@ -17,10 +17,11 @@ from ...membership.resuming.learnt import unsent_in
 def answer(
     effect: s.LookAt | s.PutAside, checkpoints: Checkpoints, target: Target | None, known: set[int] | None
 ) -> s.Input:
-    """Do what the machine wants of a checkpoint; asked again, the answer is the same. ``known``: the steps of this
-    run's history, where others use the folder too.
+    """Perform LookAt or PutAside for a checkpoint; repeating it gives the same answer. ``known``: the steps of this
+    run's history, where other runs or coordinators use the folder too.
 
-    TargetAway: what is left may be at the target alone, which does not answer. Initial weights are not taken instead.
+    TargetAway: the remaining checkpoints may be only at the target, which does not answer. The run does not fall back
+    to initial weights then.
     """
     step = effect.step
     here = checkpoints.path(step) is not None
@@ -33,7 +34,7 @@ def answer(
         why = f"the checkpoint of step {step} is not used ({effect.why})"
     passed = [f"{why}; {checkpoints.move_aside(step)}" if here else why]
     if target is not None and isinstance(effect, s.PutAside):
-        target.remove(step)  # its copy is as good or bad
+        target.remove(step)  # its copy at the target has the same weights
     newest, more = checkpoints.newest(known)
     if target is not None:
         newest, there = _at(target, checkpoints, newest)

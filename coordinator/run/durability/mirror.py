@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 2.0, 60.0
 ForgetOld = Callable[[], None]
-"""Drops the database's rows of checkpoints that are nowhere any more."""
+"""Deletes the database's rows of checkpoints that no longer exist anywhere."""
 PATIENCE_S = 60.0
-"""How long the end of a run waits for a target that is away."""
+"""Seconds that the end of a run waits for a target that does not answer."""
 
 
 class Mirror:
@@ -41,7 +41,7 @@ class Mirror:
         self._warn, self._forget_old = warn, forget_old
         self._away = ""
         self._since = 0.0
-        """When the last try failed after others had not."""
+        """When uploads began to fail; None while they succeed."""
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -54,7 +54,7 @@ class Mirror:
 
     @contextlib.asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """Carry while the block runs."""
+        """Upload while the block runs."""
         task = self._task = asyncio.create_task(self._work())
         try:
             yield
@@ -65,12 +65,12 @@ class Mirror:
                 log.error("carrying checkpoints to %s broke off", self.target.url, exc_info=ended)
 
     async def finish(self) -> None:
-        """Until the newest is there, or the target has been away for PATIENCE_S from now on."""
+        """Wait until the newest checkpoint is at the target, or the target has not answered for PATIENCE_S."""
         self.wake()
         began = time.monotonic()
         while not self._idle.is_set():
             if self._task is not None and self._task.done():
-                self._task.result()  # what broke it ends the run's end too
+                self._task.result()  # an error of the task ends this wait too
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), 0.2)
             if self._away and time.monotonic() - max(began, self._since) > PATIENCE_S:
@@ -94,17 +94,17 @@ class Mirror:
                 self._arrived(step)
                 continue
             except LeaseLost:
-                raise  # another coordinator carries now
+                raise  # another coordinator uploads now
             except TargetAway as error:
                 self._failed(error.message)
-            except Exception as error:  # whatever it is, the next checkpoint is carried too
+            except Exception as error:  # whatever the error is, the next checkpoint is tried too
                 log.exception("carrying a checkpoint to %s failed", self.target.url)
                 self._failed(f"carrying a checkpoint to {self.target.url} failed: {type(error).__name__}: {error}")
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_RETRY_S)
 
     def _next(self) -> int | None:
-        """The newest here, when it is not there."""
+        """The newest local checkpoint's step, if it is not at the target; else None."""
         newest = self._checkpoints.steps()[-1:]
         return newest[0] if newest and newest[0] not in self.there else None
 
@@ -116,7 +116,8 @@ class Mirror:
         self.there = {one for one in self.target.steps() if one <= step}
 
     def _check(self) -> None:
-        """LeaseLost when another coordinator may carry now: a thread that was frozen wakes up in the middle."""
+        """Raises LeaseLost when another coordinator may upload now: a frozen thread may wake up in the middle of an
+        upload."""
         if (server := self._store.server) is not None:
             server.check_lease()
 
@@ -141,6 +142,6 @@ class Mirror:
         self._tell()
 
     def _tell(self) -> None:
-        """For ``status``."""
+        """Store the mirror's state for ``status``."""
         state = {"to": self.target.url, "newest": max(self.there, default=None), "why": self._away}
         self._store.put("target", json.dumps(state))

@@ -1,7 +1,8 @@
-"""Which checkpoint a start goes on from: the newest that is whole, in the run's folder or at its target.
+"""The checkpoint from which a start resumes: the newest whole one, in the run's folder or at its target.
 
-The database is made to agree with what is there. Where coordinators of several machines share the database it is the
-reverse for the folder: what another coordinator trained since may have made a checkpoint here void.
+The database is updated to the checkpoints that exist. Where coordinators on several machines share the database, the
+database decides instead which checkpoints of the folder count: another coordinator may have made some of them void
+since.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from ...store.rows import CheckpointRow
 from ...store.store import Store
 
 HERE = "checkpoints"
-"""The folder below the state folder from which checkpoints go to a target."""
+"""The folder below the state folder from which checkpoints are uploaded to a target."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """``there``: steps at the target. ``passed``: a sentence for everything that is not as it should be."""
+    """The result of `find_checkpoints`. ``there``: steps at the target. ``passed``: a sentence for everything that is
+    wrong."""
 
     checkpoints: Checkpoints
     target: Target | None
@@ -36,9 +38,10 @@ class Found:
 
 
 def find_checkpoints(job: Job, state: Path, store: Store, facts: Facts) -> Found:
-    """Look, check, fetch. JobError: the target is of a kind that nothing reads, or has checkpoints of another job.
+    """List, check and fetch checkpoints. JobError: no installed package supports the target's kind of address, or it
+    has checkpoints of another job.
 
-    FarflungError: the target is away, and what it has is needed, or nothing was ever written there.
+    FarflungError: the target does not answer, and its checkpoints are needed or nothing was ever written there.
     """
     about = {
         "run": store.get("run"),
@@ -75,7 +78,7 @@ def _at_target(
     resumed: bool,
     passed: list[str],
 ) -> tuple[Complete | None, set[int]]:
-    """The newest of here and there, brought here, and what is there."""
+    """(the newest checkpoint of folder and target, fetched if necessary; the steps at the target)."""
     try:
         if not resumed:
             target.check()
@@ -87,7 +90,7 @@ def _at_target(
                 if newest is not None and target.manifest(step).get("digests") == read_manifest(newest.path)["digests"]:
                     break
                 if newest is not None and step == newest.step:
-                    there.discard(step)  # of a history that was given up: it is replaced
+                    there.discard(step)  # it belongs to a history that was given up, and will be replaced
                     break
                 path = target.fetch(step, checkpoints.folder)
             except TargetDamaged as error:
@@ -99,7 +102,7 @@ def _at_target(
             break
         return newest, there
     except TargetAway as error:
-        # Going on without it is right only when it can have nothing newer.
+        # Resuming without the target is right only if it can't have a newer checkpoint.
         if not resumed or max(listed, default=0) > (newest.step if newest else 0):
             raise
         passed.append(f"{error.message}; going on with what is in {checkpoints.folder}")
@@ -107,7 +110,7 @@ def _at_target(
 
 
 def _check_job(job: Job, newest: Complete) -> None:
-    """A run that begins with checkpoints of another state folder begins with the same job."""
+    """A run that begins with another state folder's checkpoints has to have the same job."""
     try:
         before = Job.model_validate_json(json.dumps(read_manifest(newest.path)["job"]))
     except (KeyError, ValueError):

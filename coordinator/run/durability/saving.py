@@ -1,4 +1,4 @@
-"""Checkpoints while the run goes on: which files are accepted, and what follows from a whole or a lost one."""
+"""Checkpoints during the run: which files are accepted, and the consequences of a complete or a lost checkpoint."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .mirror import Mirror
 
 
 class Saving:
-    """``mirror`` carries checkpoints to a remote target, where the job names one."""
+    """The run's checkpoints. ``mirror`` uploads them to a remote target, where the job names one."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class Saving:
         self._late = Late()
 
     def expects(self, sender: tuple[str, str], shard: pb.Shard) -> Expected:
-        """What a checkpoint's file has to be. NotAccepted: why its sender (name, session) may not send it."""
+        """The requirements on a checkpoint's file. NotAccepted: why its sender (name, session) may not send it."""
         job, facts = self._context.job, self._context.facts
         last = max(self._steps.last_step, facts.steps)
         views, reached = self._announcing.recent, self._steps.reached
         return expected(views, job, facts, reached, last, sender, step=shard.step, file=shard.file, view=shard.view)
 
     def complete(self, complete: Complete) -> None:
-        """The last file of a checkpoint has come."""
+        """The last file of a checkpoint has arrived."""
         store, position = self._context.store, complete.position
         redo = json.dumps(list(position.redo))
         store.checkpoints.put(CheckpointRow(complete.step, str(complete.path), position.cursor, redo, time.time()))
@@ -70,7 +70,7 @@ class Saving:
         self.tell_complete()
 
     def lacking(self) -> tuple[str, ...]:
-        """Once all have finished: who has not sent its part of the last checkpoint."""
+        """After all have finished: the nodes that have not sent their file of the last checkpoint."""
         state = self._deciding.state
         if state.phase != TRAINING or state.view is None or not all_finished(state):
             return ()
@@ -78,7 +78,8 @@ class Saving:
         return lacking(state.view, step, self._context.checkpoints.has_whole)
 
     def late(self, slowest_bps: Callable[[str], float]) -> str:
-        """The warning that is due of checkpoints which do not get complete while the run trains; empty for none."""
+        """The warning to give now about checkpoints that do not become complete while the run trains; empty for
+        none."""
         state, context = self._deciding.state, self._context
         every, view = context.job.checkpoint.every, state.view
         if not every or state.phase != TRAINING or view is None or all_finished(state):
@@ -95,31 +96,31 @@ class Saving:
         return self._late.at(state.newest.step, due, late, longest, context.clock())
 
     def not_stored(self, step: int, why: str) -> None:
-        """The disk did not take a file of a checkpoint."""
+        """The disk could not store a file of a checkpoint."""
         self._deciding.feed(s.NotStored(step, why))
 
     def tell_complete(self, to: Attendance | None = None) -> None:
-        """Name the newest complete checkpoint, for what nodes keep beside it has to stay; to everybody or to a node
-        that has just come."""
+        """Tell the nodes which complete checkpoint is the newest, because they have to keep their residuals beside it.
+        ``to``: only this stream, of a node that has just come."""
         newest = self._deciding.state.unsent
         if newest is not None:
             self._streams.say(pb.Order(complete=pb.Kept(step=newest.step, view=newest.view)), to)
 
     def forget_old(self) -> None:
-        """Drop the database's rows of checkpoints that are neither in the folder nor at the target any more."""
+        """Delete the database's rows of checkpoints that are neither in the folder nor at the target any more."""
         there = self.mirror.there if self.mirror else set()
         for old in self._context.store.checkpoints.all():
             if self._context.checkpoints.path(old.step) is None and old.step not in there:
                 self._context.store.checkpoints.forget(old.step)
 
     async def look(self, effect: s.LookAt | s.PutAside) -> s.Input:
-        """Read a checkpoint again, or put it aside. FarflungError: that was not possible."""
+        """Read a checkpoint again, or set it aside. FarflungError: that was not possible."""
         store, target = self._context.store, self.mirror.target if self.mirror is not None else None
         known = {row.step for row in store.checkpoints.all()} if store.server is not None else None
         return await in_thread(answer, effect, self._context.checkpoints, target, known)
 
     def fall_back(self, effect: s.LookAt | s.PutAside, found: s.Input) -> None:
-        """Tell the machine, and the nodes, which checkpoint is left."""
+        """Tell the machine and the nodes which checkpoint remains."""
         store, mirror = self._context.store, self.mirror
         if isinstance(found, s.CheckpointLost):
             if mirror is not None and isinstance(effect, s.PutAside):

@@ -1,4 +1,4 @@
 """Performs the effects of the membership machine, and retries those that fail.
 
-What it asks for is decided in membership/.
+The effects are decided in membership/.
 """

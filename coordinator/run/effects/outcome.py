@@ -31,7 +31,7 @@ class Outcome:
 
 
 def done(store: Store, step: int, sent: int) -> events.Event:
-    """The event of a run that has trained ``step`` steps and sent ``sent`` bytes, from what the database has."""
+    """The event ``done`` of a run that has trained ``step`` steps and sent ``sent`` bytes, from the database."""
     evals, checkpoints, totals = store.evals.newest(1), store.checkpoints.all(), store.steps.totals()
     began = float(store.get("began") or time.time())
     return events.event(

@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class Performer:
-    """Effects that fail are tried again later (undone.py). ``planner``: one that answers at once, else None."""
+    """Performs effects; those that fail are retried later (undone.py). ``planner``: one that answers at once, else
+    None."""
 
     context: RunContext
     deciding: Deciding
@@ -116,7 +117,7 @@ class Performer:
         self.announcing.send(effect, effect.to)  # type: ignore[arg-type]  # all but SendMeasure go to several
 
     def _start(self, effect: s.SendStart) -> None:
-        self.announcing.send(effect, effect.to)  # first: whoever it is for waits
+        self.announcing.send(effect, effect.to)  # sent first, because the nodes wait for it
         if self.context.store.get("began") is None:
             if not self.context.job.updates.agreed:
                 self.warn("", f"updates.agreed = false: {UNAGREED}")

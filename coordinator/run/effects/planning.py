@@ -21,9 +21,9 @@ Begin = Callable[..., None]
 
 
 class Planning:
-    """Searches in a process of its own; a ``planner`` that answers at once takes its place.
+    """Searches in a separate process, unless a ``planner`` that answers at once is given.
 
-    ``deciding`` is set once there is one: it asks this for plans, and this tells it to plan anew.
+    ``deciding`` is set later: it asks this object for plans, and this object tells it to plan again.
     """
 
     deciding: Deciding
@@ -44,7 +44,7 @@ class Planning:
             self.searches.prepare()
 
     async def answer(self, question: Question) -> Answer:
-        """A plan, with what is known now."""
+        """A plan made with the present measurements."""
         if self.planner is not None:
             return answered(self.planner, question)
         if (found := self._second_look.found(question)) is not None:

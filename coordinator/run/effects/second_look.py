@@ -1,4 +1,4 @@
-"""A longer search for each view's plan, beside the run: a view begins at once with what a second of search finds.
+"""A longer search for each view's plan while the view trains: a view begins at once with the plan found in one second.
 
 The search answers the question that the machine would ask now; meanwhile the machine decides events as usual. If it
 finds another plan than the one in force, the machine is told to plan again, and this plan is its answer.
@@ -13,15 +13,16 @@ from ....scheduler.plans import Plan
 from ...membership.questions import Answer, Question
 
 AFTER_S = 30.0
-"""Seconds of a view before its plan is looked at again: links and speeds have shown themselves by then."""
+"""Seconds that a view trains before the longer search begins: by then training has shown links and speeds."""
 LONG_S = 10.0
 FEW = 12
-"""With at most this many nodes one second of search finds the best plan: only a plan with spares is searched again."""
+"""With at most this many nodes one second of search finds the best plan, so only plans with spares are searched
+again."""
 
 
 class SecondLook:
-    """``question()``: what the machine would ask if it planned anew, None: nothing. ``answer``: a search of LONG_S.
-    ``replan(why)``: have the machine plan anew."""
+    """``question()``: the question that the machine would ask if it planned now, None: no question. ``answer``: a
+    search of LONG_S. ``replan(why)``: have the machine plan anew."""
 
     def __init__(
         self,

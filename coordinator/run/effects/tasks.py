@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Tasks:
-    """An exception in a task is logged."""
+    """The background tasks; an exception in a task is logged."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()

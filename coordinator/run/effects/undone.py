@@ -1,7 +1,7 @@
 """The retry queue for effects that failed: each is retried until it succeeds or is out of date.
 
-One failed write must not cost the orders that come after it: whoever waits for one of those would wait for ever.
-At most MOST wait: where a database takes nothing for hours, sentences for people make room first, then what is oldest.
+One failed write must not stop the orders after it, because nodes would wait for these for ever. At most MOST effects
+wait: where a database can't be written for hours, messages for people are dropped first, then the oldest effects.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ MOST = 1000
 
 
 class Undone:
-    """``add`` what failed; ``due`` is what to try now. An effect that fails again is added again."""
+    """``add`` queues an effect that failed; ``due`` returns those to try now. An effect that fails again is added
+    again."""
 
     def __init__(self) -> None:
         self._waiting: list[s.Effect] = []

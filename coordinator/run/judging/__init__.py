@@ -1,4 +1,4 @@
-"""What follows from the judgements on a run: a node that others call bad leaves, a run that no longer improves ends.
+"""Consequences of judgements: a node that others judge harmful is put out, a run that no longer improves ends.
 
-Who is at fault is decided in membership/faults.
+Which node is at fault is decided in membership/faults.
 """

@@ -1,4 +1,4 @@
-"""``[eval] patience``: the run ends when its evaluations do not get better any more."""
+"""``[eval] patience``: ends the run when its evaluations do not improve any more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..reports.step_reports import StepReports
 from ..warnings import Warn
 
 SOON_S = 2.0
-"""From the decision to the run's last step: longer than it takes to tell all nodes."""
+"""Seconds from the decision to the run's last step: longer than telling all nodes takes."""
 
 
 def best_of(evals: Sequence[tuple[int, float]]) -> tuple[int, float]:
@@ -33,21 +33,21 @@ def worn_out(evals: Sequence[tuple[int, float]], patience: int) -> str:
 
 
 def last_step(reached: int, step_s: float, steps: int) -> int | None:
-    """The step that a run which has reached one ends with, so that every node hears of it before; None where it ends
-    as soon by itself."""
+    """The last step for a run that has reached a step, late enough that every node hears of it before; None where the
+    run ends as early anyway."""
     wanted = reached + 1 + math.ceil(SOON_S / max(step_s, 1e-3))
     return wanted if wanted < steps else None
 
 
 class EarlyStop:
-    """``command``: does what a person may want of a run."""
+    """Ends the run. ``command``: performs a person's command."""
 
     def __init__(self, context: RunContext, steps: StepReports, command: Callable[[Command], str], warn: Warn) -> None:
         self._context, self._steps, self._command, self._warn = context, steps, command, warn
         self._ended = False
 
     def evaluated(self) -> None:
-        """An evaluation is complete: end the run if it is time."""
+        """An evaluation is complete: end the run if its patience is used up."""
         patience = self._context.job.eval.patience
         if self._ended or not patience:
             return

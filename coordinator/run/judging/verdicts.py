@@ -1,6 +1,6 @@
-"""Carries what members report of each other to its consequence: a node is put out, planned apart, or looked at.
+"""Applies members' reports about each other: a node is put out, planned apart, or looked at.
 
-What it takes is decided in membership/faults (refusals.py, judged.py).
+The conditions are decided in membership/faults (refusals.py, judged.py).
 """
 
 from __future__ import annotations

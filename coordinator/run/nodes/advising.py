@@ -37,7 +37,7 @@ class Advising:
         try:
             record = self._status()
             known = seen(record)
-        except Exception:  # whatever it is, training does not end for want of good advice
+        except Exception:  # training must not end because advice fails
             log.exception("no advice for the nodes")
             return
         for stream in self._streams.all():

@@ -67,7 +67,7 @@ class Announcing:
             self.send(effect, effect.to)
 
     def release(self) -> None:
-        """The database has caught up: send a view that waited for it."""
+        """The database can be written again: send the view that waited for it."""
         if self._held is not None:
             held, self._held = self._held, None
             self.send(held, held.to)

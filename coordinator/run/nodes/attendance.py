@@ -32,14 +32,15 @@ class Live:
 
 
 def idle_of(beat: pb.Heartbeat) -> float:
-    """Seconds since the trainer's last action, as a heartbeat says; 0 where it says nonsense."""
+    """Seconds since the trainer's last action by a heartbeat; 0 where the number is impossible."""
     return round(beat.trainer_age, 2) if 0 <= beat.trainer_age < math.inf else 0.0
 
 
 def is_ready(beat: pb.Heartbeat, attended_s: float) -> bool:
-    """Whether a node's trainer is up: it says what it does, or it has done something lately.
+    """Whether a node's trainer is up: it reports what it does, or it has acted lately.
 
-    A trainer that loads its libraries does nothing, and its I/O process was there a moment before it: hence the wait.
+    A trainer that still loads its libraries does not act, and its I/O process starts a moment before it; that is why
+    the second condition needs some time.
     """
     if beat.doing not in ("", "starting"):
         return True

@@ -16,20 +16,20 @@ from .sessions import Sessions
 from .streams import Streams
 
 DIAL_S = 2.0
-"""How long a node may take to answer when it is dialled, beside a few round trips."""
+"""Seconds that a dialled node may take to answer, in addition to a few round trips."""
 RETURN_S = 2.0
-"""How long a node that cannot be dialled may take to reopen its control stream, beside a few round trips."""
+"""Seconds that a node that can't be dialled may take to reopen its control stream, in addition to a few round trips."""
 _LOOK_S = 0.2
 
 
 class DialBack:
-    """Finds out whether a node whose control stream ended, or that is silent, is still there."""
+    """Finds out whether a node is alive whose control stream ended, or which is silent."""
 
     def __init__(self, sessions: Sessions, streams: Streams, trips: RoundTrips, clock: Callable[[], float]) -> None:
         self._sessions, self._streams, self._trips, self._clock = sessions, streams, trips, clock
 
     async def ask(self, effect: s.Dial) -> s.Dialled:
-        """Whether the node is there, and if not, why not."""
+        """Whether the node is alive, and if not, why."""
         row = self._sessions.get(effect.name)
         if row is not None and row.dials_out:
             why = await self._await_return(effect)

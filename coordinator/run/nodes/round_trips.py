@@ -13,9 +13,9 @@ EVERY_S = 60.0
 LOOK_S = 1.0
 """Seconds between two looks at all nodes."""
 LONGEST_S = 30.0
-"""The longest round trip that counts: a node that answers late on purpose must not make the run wait that long."""
+"""Seconds. Longer round trips count as this: a node that answers late on purpose must not slow the run down."""
 FIRST_NUMBER = 1 << 31
-"""Of these questions; profiles ask the same one with lower numbers (profiling.py)."""
+"""The first number of these questions; profiles send the same question with lower numbers (profiling.py)."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class _Node:
 
 
 class RoundTrips:
-    """The shorter of each node's last two round trips, since waiting in a queue is not distance."""
+    """The shorter of each node's last two round trips, because time in a queue does not count as distance."""
 
     def __init__(self, tell: Callable[[str, pb.Order], None], clock: Callable[[], float]) -> None:
         """``tell(node, order)`` sends an order."""
@@ -41,7 +41,7 @@ class RoundTrips:
         return min(node.trips) if node is not None and node.trips else 0.0
 
     def came(self, name: str) -> None:
-        """Its control stream is open."""
+        """A node's control stream is open."""
         self._number += 1
         trips = self._nodes[name].trips if name in self._nodes else ()
         self._nodes[name] = _Node(self._number, self._clock(), trips=trips)

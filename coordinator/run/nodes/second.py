@@ -1,4 +1,4 @@
-"""Two machines with one key, as after a node's folder was copied: the first one stays, and the second is refused.
+"""Two machines with one key (a node's folder was copied): the first one stays, the second is refused.
 
 A node that joins with a known key ends the earlier session of that key. If the earlier node is alive, it would join
 again, and the two would put each other out for ever. So such a join first waits for a heartbeat of the earlier session:
@@ -13,14 +13,14 @@ from collections.abc import Callable
 from ....proto.errors import Refused
 
 HEARTBEATS_S = 1.5
-"""Heartbeats that were on their way when the question was put do not count; one comes every second."""
+"""Seconds. Heartbeats that were under way when the question arose do not count; one is sent every second."""
 SILENCE_S = 5.0
 _LOOK_S = 0.05
 
 
 def lives(heard: float | None, asked: float, now: float) -> bool | None:
-    """Whether the node of a session goes on; None: to be seen. ``heard``: when its last heartbeat came, None where no
-    control stream of it is open; ``asked``: since when the question stands. All in seconds of one clock."""
+    """Whether the node of a session is alive; None: not known yet. ``heard``: when its last heartbeat came, None where
+    it has no open control stream; ``asked``: when the question arose. All in seconds of one clock."""
     if heard is None:
         return False
     if heard - asked >= HEARTBEATS_S:

@@ -1,4 +1,4 @@
-"""Sessions: the nodes that passed the join checks and have not left, with what the database knows of them."""
+"""Sessions: the nodes that passed the join checks and have not left, with their rows of the database."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Sessions:
         return row is not None and row.session == session and row.secret_hash == digest(secret)
 
     def meets(self, name: str, session: str) -> bool:
-        """Whether this is a session of a node that nobody can dial: others may meet it at the relay."""
+        """Whether this is a session of a node that can't be dialled, so that others may meet it at the relay."""
         row = self._rows.get(name)
         return row is not None and row.session == session and bool(row.dials_out)
 

@@ -49,7 +49,7 @@ class Streams:
         return stream
 
     def closed(self, stream: Attendance) -> bool:
-        """A stream has ended; whether it was the node's present one."""
+        """Remove a stream that has ended. Returns whether it was the node's present one."""
         if self._open.get(stream.name) is not stream:
             return False
         del self._open[stream.name]

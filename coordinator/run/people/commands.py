@@ -1,8 +1,8 @@
-"""What a person may want of a run that goes on: drain, evict, readmit, forget, pause, resume, set. One entry for the
-command line and the web page; every answer is a sentence, every refusal says what to type instead.
+"""A person's commands to a live run: drain, evict, readmit, forget, pause, resume, set. The command line and the web
+page use the same entry. Every answer is a sentence, and every refusal says what to type instead.
 
-What is wanted stays in the database (``held``, ``paused``, ``evicted``, ``set``), so that a coordinator that starts
-again goes on with it.
+Commands stay in the database (``held``, ``paused``, ``evicted``, ``set``), so that a coordinator that starts again
+keeps them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ KINDS = ("drain", "evict", "readmit", "forget", "pause", "resume", "set")
 
 @dataclass(frozen=True)
 class Command:
-    """``kind``: one of KINDS; ``argument``: KEY=VALUE of set. ``by``: who wants it, in words, and ``why``."""
+    """``kind``: one of KINDS; ``argument``: KEY=VALUE of set. ``by``: the person, in words; ``why``: the person's
+    reason."""
 
     kind: str
     node: str = ""
@@ -46,10 +47,10 @@ class Command:
 
 
 class CommandHandler:
-    """Takes commands: checks them against the run's state, feeds the machine, remembers.
+    """Takes commands: checks them against the run's state, gives events to the machine, and stores the commands.
 
-    ``feed`` gives the machine an input, ``changed(job, facts)`` tells the run of another job, ``revoked()`` that
-    somebody was evicted.
+    ``feed`` gives the machine an event, ``changed(job, facts)`` gives the run another job, ``revoked()`` tells it that
+    a node was evicted.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class CommandHandler:
         self._standing: dict[str, Any] = json.loads(store.get("set") or "{}")
 
     def take(self, command: Command, machine: Membership, state: State, job: Job, facts: Facts, step: int) -> str:
-        """Do what a command wants; the answer. Refused or JobError say why not."""
+        """Perform a command. Returns the answer in a sentence; Refused or JobError say why it can't be done."""
         kind, name = command.kind, command.node
         if kind not in KINDS:
             raise Refused(f"there is no command {kind[:40]!r}", f"there are {', '.join(KINDS)}")
@@ -91,7 +92,7 @@ class CommandHandler:
         return self._hold(command, machine, state)
 
     def refusal(self, name: str, key: str, state: State) -> str:
-        """Why a node may not join, of an evicted name or key or of a drained name; empty where it may."""
+        """Why a node may not join: its name or key is evicted, or its name is drained; empty where it may."""
         for evicted, found in self.evicted.items():
             if evicted == name or (key and found["key"] == key):
                 return f"{evicted} was {found['why']}"
@@ -210,17 +211,18 @@ class CommandHandler:
 
 
 def held_in(store: Store) -> dict[str, s.Hold]:
-    """Who is drained or paused."""
+    """Name -> Hold, for the nodes that are drained or paused."""
     found: dict[str, Any] = json.loads(store.get("held") or "{}")
     return {name: s.Hold(name, why, leaves) for name, (why, leaves) in found.items()}
 
 
 def standing(job: Job, store: Store, check_codec: CheckCodec | None = None) -> Job:
-    """The job of a file with what was set since: a value that has changed in the file since then is the file's."""
+    """The file's job with the values that `set` changed; for a key that has changed in the file since then, the file's
+    value counts."""
     kept: dict[str, Any] = json.loads(store.get("set") or "{}")
     for key, values in list(kept.items()):
         table, _, name = key.partition(".")
-        if getattr(getattr(job, table), name) not in (values["file"], AUTO):  # what ran then was a codec for "auto"
+        if getattr(getattr(job, table), name) not in (values["file"], AUTO):  # the value that ran was the codec chosen for "auto"
             del kept[key]
             continue
         try:

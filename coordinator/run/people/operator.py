@@ -1,4 +1,4 @@
-"""A person's command from its arrival to the answer, with the plan that it may take to say yes or no."""
+"""Handles a person's command from its arrival to the answer, including a plan that the answer may need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Answers = tuple[tuple[Question, Answer], ...]
 
 
 class Operator:
-    """``forget(node)``: what the run holds against a node is forgotten. ``answer``: works a plan out."""
+    """``forget(node)``: deletes what the run holds against a node. ``answer``: makes a plan."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class Operator:
         self._sessions, self._steps, self._forget, self._answer = sessions, steps, forget, answer
 
     def command(self, command: Command, answers: Answers = ()) -> str:
-        """Do what a person wants; the answer in a sentence. Refused or JobError, with a hint, say why not; Unanswered:
-        that takes a plan, which is to be among ``answers``."""
+        """Perform a command; the answer is a sentence. Refused or JobError, with a hint, say why it can't be done.
+        Unanswered: it needs a plan that is not yet among ``answers``."""
         state, node = self._deciding.state, command.node
         if state.phase == DONE:
             raise Refused(f"the run is over: {state.why}", "start the coordinator again to go on with it")
@@ -57,7 +57,7 @@ class Operator:
         return answer
 
     async def commanded(self, command: Command) -> str:
-        """``command``, after working out whatever plan it takes to say yes or no."""
+        """``command``, after making the plan that its answer may need."""
         answers: Answers = ()
         while True:
             try:

@@ -16,10 +16,10 @@ from ...checkpoints.refused import ShardRefused
 
 FILE = "trace/"
 PAUSE_S = 0.25
-"""Between two looks at each node's clock."""
+"""Seconds between two readings of each node's clock."""
 LEAST_S, UPLOAD_S = 30.0, 30.0
 AHEAD_S = 2.0
-"""The first step that is recorded lies so far ahead that every node hears of it before."""
+"""Seconds to the first recorded step, so that every node hears of it before."""
 MOST_AHEAD = 1000
 
 Tell = Callable[[str, pb.Order], None]
@@ -28,13 +28,14 @@ Tell = Callable[[str, pb.Order], None]
 
 @dataclass(frozen=True)
 class Clock:
-    """How far a node's clock is ahead of the coordinator's, and by how much that may be wrong; both in seconds."""
+    """How far a node's clock is ahead of the coordinator's, and the largest error of that; both in seconds."""
 
     offset: float = 0.0
     error: float = math.inf
 
     def seen(self, asked: float, heard: float, there: float) -> Clock:
-        """With one more answer: the node read ``there`` at some moment between ``asked`` and ``heard``."""
+        """The estimate after one more answer: the node's clock was at ``there`` at some time between ``asked`` and
+        ``heard`` of the coordinator's."""
         error = (heard - asked) / 2
         return Clock(there - (asked + heard) / 2, error) if error < self.error else self
 
@@ -60,7 +61,7 @@ class Profiling:
         self._parts: asyncio.Queue[pb.ProfilePart] = asyncio.Queue()
 
     def wants(self, name: str, file: str) -> bool:
-        """Whether a node is to send this file."""
+        """Whether this node is expected to send this file."""
         return name in self._waiting and file == FILE + self.id
 
     def answered(self, name: str, answer: pb.ClockAnswer) -> None:

@@ -1,4 +1,4 @@
-"""One `farflung generate --through nodes`: a pipeline is asked for a text, and its tokens become words as they come."""
+"""One `farflung generate --through nodes`: a pipeline generates a text, and its tokens are decoded as they arrive."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from ....proto.words.border import printable
 
 MOST_TOKENS, MOST_LETTERS = 100_000, 100_000
 LEAST_S, STEPS_OF_PATIENCE = 60.0, 20
-"""Seconds that a token may take: generation starts at the end of a step and has lower priority than training."""
+"""Seconds that a token may take; long, because generation starts at the end of a step and has lower priority than
+training."""
 CONTEXT = 16
 """Earlier tokens that are decoded together with the new ones: a token's text may depend on its predecessors."""
 LONGEST_LETTER = 16
-"""The most tokens that a character may be split into before it is shown incomplete."""
+"""Most tokens of one character that are waited for before it is shown incomplete."""
 UNFINISHED = "\ufffd"
-"""The text of a token that ends inside a character."""
+"""The decoded text of tokens that end inside a character."""
 
 Tell = Callable[[str, pb.Order], None]
 """``tell(node, order)``"""
@@ -50,7 +51,8 @@ def check_wanted(request: pb.GenerateRequest, job: Job) -> None:
 
 
 def ends_of(job: Job, tokenizer: Tokenizer) -> frozenset[int]:
-    """The tokens that end a text of the job's model: those that its folder names, and what ends a training document."""
+    """The tokens that end a text of the job's model: those named in its folder, and the token that ends a training
+    document."""
     ends = [] if job.model.pretrained is None else model_ends(Path(job.model.pretrained))
     return frozenset(ends if tokenizer.end is None else [*ends, tokenizer.end])
 
@@ -89,7 +91,8 @@ class Text:
         self._heard: asyncio.Queue[pb.Written] = asyncio.Queue()
 
     def wrote(self, name: str, written: pb.Written) -> None:
-        """What a node says of a text: of tokens the first one of the pipeline, of a failure any of them."""
+        """A node's report about a text. Tokens count only from the pipeline's first node, a failure from any of its
+        nodes."""
         if written.number != self.number or name not in self.row:
             return
         if written.failed:
@@ -110,8 +113,7 @@ class Text:
         """The text as it grows."""
         self._tell(self.row[0], pb.Order(write=self._order))
         tokens = list(self._prompt)
-        # What is decoded begins a little before what was not said yet: a text has as many tokens as its sender likes,
-        # and they come as fast as it likes.
+        # Only the new tokens and CONTEXT before them are decoded: a node may send any number of tokens at any rate.
         begin, said = max(0, len(tokens) - CONTEXT), len(tokens)
         for left in reversed(range(self._order.tokens)):
             try:
@@ -124,10 +126,10 @@ class Text:
             over = not left or written.token in self._ends
             if written.token not in self._ends:
                 tokens.append(written.token)
-            await asyncio.sleep(0)  # others have their turn, also where all of it is here at once
+            await asyncio.sleep(0)  # lets other tasks run, also where all tokens are there at once
             new = self._tokenizer.text(tokens[begin:])[len(self._tokenizer.text(tokens[begin:said])) :]
             if new.endswith(UNFINISHED) and not over and len(tokens) - said < LONGEST_LETTER:
-                continue  # the rest of the letter comes with the next token
+                continue  # the rest of the character comes with the next token
             yield pb.GenerateReply(text=new, nodes=self.row, step=written.step, round=written.round)
             begin, said = max(0, said - CONTEXT), len(tokens)
             if over:

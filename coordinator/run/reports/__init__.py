@@ -1,4 +1,4 @@
-"""What nodes report of their work: whether it can be true, and what it adds up to.
+"""Nodes' reports of their work: whether they can be true, and their sums.
 
-What follows for who is in is decided in membership/.
+The consequences for membership are decided in membership/.
 """

@@ -1,8 +1,9 @@
-"""Validates the reports of nodes: each kind has a row in ``CHECKS``, which says why a report cannot be true.
+"""Validates the reports of nodes: each kind has a row in ``CHECKS`` with a function that says why a report can't be
+true.
 
-Pure: a report and what the run knows in, a sentence out, empty where the report may be used. A report that is refused
-changes nothing; its node is told of by name. What several members have to agree on is judged elsewhere
-(``membership/``): here is only what one report can be by itself.
+Pure: from a report and the run's data to a sentence, empty where the report may be used. A refused report changes
+nothing; a warning names its node. Checks that need the reports of several members are in ``membership/``; here each
+report is checked alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ...membership.signals import Announcement
 LARGEST = 2.0**50
 """The largest number in a report: sums fit into a database and are exact in a browser."""
 LATE_S = 60.0
-"""Seconds that a step may seem to take beyond the age of its view (clocks differ, streams break)."""
+"""Seconds by which a step may seem longer than the age of its view (clocks differ, streams break)."""
 LONGEST_LATENCY_S, FASTEST_BPS = 600.0, 1e14
 _MOST_ENTRIES, _MOST_KEPT = 8192, 64
 MOST_PEERS = 64
@@ -27,16 +28,16 @@ _MOST_SETS = 64
 _LONGEST_NAME = 64
 _LONGEST_NOTES = 10_000
 _DEEPEST_NOTES = 100
-"""Nested brackets in notes: deeper JSON would overflow the reader's stack."""
+"""Most brackets in notes: JSON that is nested too deeply would overflow the reader's stack."""
 _TIMES = ("seconds", "compute_seconds", "codec_seconds", "wire_seconds", "waiting_seconds")
 
 
 @dataclass(frozen=True)
 class About:
-    """What the run knows when a report of ``name`` comes. ``nodes``: all that ever joined.
+    """The run's data for checking a report of ``name``. ``nodes``: all that ever joined.
 
-    ``last``: the run's last step. ``view``: the one that trains or trained last, which began ``age`` seconds ago (None:
-    nobody knows). ``batch``: samples of a step. ``tokens``: of a sample, 0 where that is not known.
+    ``last``: the run's last step. ``view``: the one that trains or trained last; it began ``age`` seconds ago (None:
+    not known). ``batch``: samples of a step. ``tokens``: of a sample, 0 where not known.
     """
 
     name: str
@@ -52,7 +53,7 @@ class About:
 
 
 ANYBODY = About("", (), 0, 0, 0, None, age=None, batch=0, tokens=0)
-"""No check: for reports that are compared with nothing."""
+"""For reports whose check does not depend on the run."""
 
 
 def refused(report: Report, known: About) -> str:
@@ -94,7 +95,7 @@ def _step(said: StepDone, known: About) -> str:
     if why := absurd(said, known.last, known.nodes):
         return why
     if known.view is None or said.view != known.view.number:
-        return ""  # of a view that is over, or said again after a restart: nobody counts it
+        return ""  # from an ended view, or repeated after a restart: it is not counted
     if known.name not in known.view.plan.nodes:
         return f"it has no place in view {said.view}"
     if known.age is not None and (longest := max(getattr(said, one) for one in _TIMES)) > known.age + LATE_S:
@@ -187,12 +188,12 @@ def _scores(said: Any, known: About) -> str:
 
 
 def _nothing(said: Any, known: About) -> str:
-    """Text for people, which is cut and cleaned where it is shown; or nothing at all."""
+    """No check: the report has only text for people, which is cut and cleaned where it is shown, or no content."""
     return ""
 
 
 def _names(found: Iterable[str]) -> str:
-    """Sections, each named once."""
+    """Why names of sections are impossible: each may occur once."""
     names = list(found)
     if len(names) > _MOST_ENTRIES or len(set(names)) < len(names):
         return "it names a section twice"
@@ -228,4 +229,4 @@ CHECKS: Mapping[str, tuple[str, Callable[[Any, About], str]]] = {
     "waits": ("whom it waits for", _waits),
     "scores": ("what contributions do", _scores),
 }
-"""Kind of a report -> (what it is, in words; its check)."""
+"""Kind of a report -> (the report in words, its check)."""

@@ -1,4 +1,4 @@
-"""How far a run has come, and where it ends, in steps. Pure."""
+"""The finished step and the last step of a run. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...membership.state import State
 
 
 def last_step(state: State, job: Job, facts: Facts) -> int:
-    """The run's last step, as the view counts it: samples that are trained again take steps of their own."""
+    """The run's last step in the view's count: samples that are trained again take further steps."""
     view = state.pinned or state.view
     if job.run.steps is not None or view is None:
         return facts.steps
@@ -18,9 +18,9 @@ def last_step(state: State, job: Job, facts: Facts) -> int:
 
 
 def reached(state: State, ledger: Ledger, job: Job) -> int:
-    """The step that the view has finished, as more than one of its nodes say; 0 without a view.
+    """The step that the view has finished, by the reports of more than one of its nodes; 0 without a view.
 
-    ``ledger``: up to where rows of the view are complete.
+    ``ledger``: the last step whose row is complete.
     """
     view = state.view
     if view is None:

@@ -24,14 +24,15 @@ class _Open:
 class Progress:
     """The sums of the present view.
 
-    A step is finished when every node of the plan has reported it; what is missing when the view ends is taken as it
-    is. An evaluation needs the last node of every pipeline. What is said again (a node that lost its stream repeats
-    what may not have arrived) counts once.
+    A step is finished when every node of the plan has reported it; at the end of the view, steps are closed with the
+    reports that are there. An evaluation needs the last node of every pipeline. Repeated reports (a node that lost its
+    stream repeats those that may not have arrived) count once.
     """
 
     def __init__(self, whole: int = 0, sets: Sequence[str] = ()) -> None:
-        """``whole``: samples of a step that is finished for all or for nobody (``gradient`` mode), whoever still
-        reports it; 0 where every pipeline finishes steps by itself. ``sets``: names of the evaluation sets."""
+        """``whole``: samples of a step in ``gradient`` mode, in which a step is finished for all nodes or for none, so
+        that its number of samples is known; 0 where every pipeline finishes steps independently. ``sets``: names of the
+        evaluation sets."""
         self._whole, self._sets = whole, tuple(sets)
         self._finished = self._evaluated = 0
         self._view = 0
@@ -41,12 +42,13 @@ class Progress:
         self._evals: dict[int, _Open] = {}
 
     def restore(self, view: int, plan: Plan, finished: int, evaluated: int) -> None:
-        """Another coordinator had this view, and knew of steps and evaluations up to these; its nodes report on."""
+        """Continue a view of an earlier coordinator, which had stored steps and evaluations up to these."""
         self.enter(view, plan, finished, 0.0)
         self._evaluated = evaluated
 
     def enter(self, view: int, plan: Plan, step: int, now: float) -> list[StepRow]:
-        """A new view goes on after ``step``: open steps up to it are closed as they are, later ones are void."""
+        """A new view continues after ``step``: open steps up to it are closed with the reports so far, later ones are
+        void."""
         open_steps = set(self._steps)
         if self._whole and self._view:
             open_steps |= set(range(self._finished + 1, step + 1))
@@ -58,7 +60,7 @@ class Progress:
         return rest
 
     def is_new(self, name: str, report: StepDone) -> bool:
-        """Whether this is a report of the present view that has not been heard before."""
+        """Whether this is a report of the present view that was not counted before."""
         if report.view != self._view or name not in self._nodes or report.step <= self._finished:
             return False
         return report.step not in self._steps or name not in self._steps[report.step].reports
@@ -68,7 +70,7 @@ class Progress:
         if not self.is_new(name, report):
             return []
         self._steps.setdefault(report.step, _Open()).reports[name] = report
-        if len(self._steps[report.step].reports) < len(self._nodes):  # of no other nodes
+        if len(self._steps[report.step].reports) < len(self._nodes):  # some nodes have not reported it
             return []
         row = self._sum(report.step, now)
         del self._steps[report.step]
@@ -81,8 +83,8 @@ class Progress:
         return Ledger(view=self._view, step=self._finished, eval=self._evaluated)
 
     def evaluation(self, name: str, report: EvalDone, now: float) -> tuple[EvalRow, list[SetRow]] | None:
-        """A last stage's evaluation; its rows when all pipelines have reported, and there is a loss. Where nothing of
-        the training data is held out, the first set stands for it."""
+        """A last stage's evaluation. Returns its rows when all pipelines have reported and there is a loss. Where no
+        training data are held out, the first set's loss is the evaluation's."""
         if report.view != self._view or name not in self._last or report.step <= self._evaluated:
             return None
         reports = self._evals.setdefault(report.step, _Open()).reports
@@ -111,7 +113,7 @@ class Progress:
         return rows
 
     def lacks_evaluation(self, every: int) -> bool:
-        """Whether the view before ended between a step and the evaluation that was due after it."""
+        """Whether the previous view ended between a step and the evaluation due after it."""
         return bool(every) and self._finished - self._finished % every > self._evaluated
 
     def _sum(self, step: int, now: float) -> StepRow:
@@ -137,7 +139,7 @@ class Progress:
 
 
 def _notes_of(reports: Mapping[str, StepDone]) -> dict[str, Any]:
-    """Notes come from nodes; those that are not JSON are left out."""
+    """The notes in the reports, merged. They come from nodes, so those that are not JSON are left out."""
     notes = {}
     for name, one in reports.items():
         with contextlib.suppress(ValueError):

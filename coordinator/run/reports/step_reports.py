@@ -26,7 +26,8 @@ _DIVERGED = "the loss is not finite any more: go back to an older checkpoint wit
 
 
 class StepReports:
-    """``observed``, ``history`` and ``work`` are what the page, the metrics and the ledger of useful work show."""
+    """Takes reports of steps and evaluations. ``observed``, ``history`` and ``work`` are read by the metrics, the page
+    and the ledger of useful work."""
 
     def __init__(self, context: RunContext, deciding: Deciding, measured: Measured, warn: Warn) -> None:
         self._context, self._deciding, self._measured, self._warn = context, deciding, measured, warn
@@ -38,7 +39,7 @@ class StepReports:
             job.train.batch if job.updates.mode == "gradient" else 0, [name for name, _ in context.facts.sets]
         )
         self.bytes = int(store.get("bytes") or 0)
-        """Sent by all nodes since the run began."""
+        """Bytes sent by all nodes since the run began."""
         self._pending: dict[str, pb.StepDone] = {}
         """Reports of the last step from flushed nodes that did not know whether it was committed."""
         if (view := deciding.state.view) is not None:
@@ -61,7 +62,7 @@ class StepReports:
         self._keep(self._progress.step(name, report, time.time()))
 
     def evaluation(self, name: str, report: pb.EvalDone) -> bool:
-        """A node has evaluated its pipeline; whether the evaluation is complete with it."""
+        """A node has evaluated its pipeline. Returns whether this completes the evaluation."""
         self._check_loss(report)
         found = self._progress.evaluation(name, report, time.time())
         if found is not None:
@@ -88,11 +89,11 @@ class StepReports:
         self._keep(self._progress.enter(view.number, view.plan, position.step, time.time()))
 
     def store_work(self) -> None:
-        """Store what is new in the ledger of useful work, and write its file again beside the database."""
+        """Store the changed rows of the ledger of useful work, and rewrite its file beside the database."""
         store = self._context.store
         store.work.put(*self.work.unsaid())
         if isinstance(store.place, Path):
-            with contextlib.suppress(OSError):  # a full disk is said elsewhere; the database has it all
+            with contextlib.suppress(OSError):  # a full disk is reported elsewhere; the database has all rows
                 write_ledger(store.place, ledger(store.work.done(), store.work.scores()))
 
     # ---- how far -------------------------------------------------------------------------------
@@ -120,13 +121,13 @@ class StepReports:
 
     @property
     def step_seconds(self) -> float:
-        """Of the last step; 1 before the first."""
+        """Seconds of the last step; 1 before the first."""
         known = self._context.store.steps.newest(1)
         return known[-1].seconds if known else 1.0
 
     @property
     def lacks_evaluation(self) -> bool:
-        """Whether the view before ended between a step and the evaluation that was due after it."""
+        """Whether the previous view ended between a step and the evaluation due after it."""
         return self._progress.lacks_evaluation(self._context.job.train.eval_every)
 
     # ---- inside --------------------------------------------------------------------------------

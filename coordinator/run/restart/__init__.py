@@ -1,4 +1,4 @@
-"""What a restarted coordinator needs to know of the run: written while the run goes on, read at the start.
+"""The data that a restarted coordinator needs: written during the run, read at the start.
 
-Rows and keys are the store's (store/).
+store/ defines the rows and keys.
 """

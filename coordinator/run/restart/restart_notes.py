@@ -1,4 +1,4 @@
-"""What a restart needs to know of the nodes beyond the other tables: stored whenever it changes."""
+"""Data about nodes that a restart needs and that is in no other table: stored whenever it changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REPORTED_S = 1.0
 
 
 class RestartNotes:
-    """Each note is written only where it differs from the one before."""
+    """Writes each note only where it differs from the last one."""
 
     def __init__(self, context: RunContext, deciding: Deciding) -> None:
         self._context, self._deciding = context, deciding
@@ -24,15 +24,15 @@ class RestartNotes:
         self._reported_at = -math.inf
 
     def put_kept(self) -> None:
-        """What nodes keep on their own disks, for a start after all processes have ended."""
+        """Store which residuals nodes keep on their own disks, for a start after all processes have ended."""
         kept = self._deciding.state.kept
         if kept is not self._kept:
             self._kept = kept
             self._context.store.put("kept", to_json(kept))
 
     def put_reported(self) -> None:
-        """How far each pipeline has said that it is, about once a second: what it learnt must not be learnt again
-        when it and this coordinator end together."""
+        """Store each pipeline's reported step, about once a second: its samples must not be trained again if the
+        pipeline and this coordinator end at the same time."""
         state, now = self._deciding.state, self._context.clock()
         if self._context.job.updates.mode != "delta" or state.view is None or now - self._reported_at < REPORTED_S:
             return

@@ -22,7 +22,7 @@ from .stand import reported_in, stand_in
 
 
 def measured_before(context: RunContext) -> Measured:
-    """What earlier coordinators of this run stored about devices and links."""
+    """The measurements of devices and links that earlier coordinators of this run stored."""
     store, now = context.store, context.clock()
     devices = {row.name: json.loads(row.device or "{}") for row in store.nodes.all()}
     links = {(source, target): (latency, rate) for source, target, latency, rate in store.links.all()}
@@ -31,7 +31,8 @@ def measured_before(context: RunContext) -> Measured:
 
 
 def restored(rules: Rules, store: Store, checkpoints: Checkpoints) -> State:
-    """The machine's state at a start: no node is in, and nodes of the last view, if any, may come back."""
+    """The machine's state at a start: no node is in the run, and nodes of the last view, if there was one, may come
+    back."""
     row, newest, steps = store.views.last(), store.checkpoints.all(), store.steps.newest(1)
     state = State(rules, slowest_s=steps[-1].seconds if steps else 0.0)
     if newest:

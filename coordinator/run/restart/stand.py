@@ -1,5 +1,5 @@
-"""What a coordinator that starts again must know of the last view: where its steps and sections stood, and what its
-last stages had reported since. As text for the store, and back.
+"""The state of the last view that a restarted coordinator needs: its steps and sections, and the reports of its last
+stages. Converted to text for the store, and back.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from dataclasses import dataclass
 
 from ...membership.signals import Announcement, Section
 
-_VIEWS = 2  # the newest may be written here a moment before it is announced
+_VIEWS = 2  # the newest is written a moment before it is announced, so the one before is kept too
 
 
 @dataclass(frozen=True)
 class Stand:
-    """``norm``: the committed global norm of the step that the view takes up after, which may be not finite."""
+    """The stand of a view. ``norm``: the committed global norm of the step after which the view continues; it may be
+    not finite."""
 
     norm: float = 0.0
     sections: tuple[Section, ...] = ()
 
 
 def with_stand(text: str, view: Announcement) -> str:
-    """``text`` (what this made last, or empty) with the stand of one more view."""
+    """``text`` (the last result of this function, or empty) with the stand of one more view."""
     known = json.loads(text or "{}")
     rows = [[one.name, one.round, one.chain] for one in view.sections]
     known[str(view.number)] = {"norm": float.hex(view.norm), "sections": rows}
@@ -30,7 +31,7 @@ def with_stand(text: str, view: Announcement) -> str:
 
 
 def stand_in(text: str, view: int) -> Stand:
-    """Of a view; nothing where it is not there (of an older version)."""
+    """The stand of a view; an empty one where the text lacks it (written by an older version)."""
     found = json.loads(text or "{}").get(str(view))
     if found is None:
         return Stand()
@@ -39,13 +40,13 @@ def stand_in(text: str, view: int) -> Stand:
 
 
 def reported_text(view: Announcement, reported: Mapping[str, int]) -> str:
-    """Of the last stages, whose reports are what counts."""
+    """The reported steps of the last stages as text; only their reports count."""
     last = {pipeline[-1] for pipeline in view.plan.pipelines}
     return json.dumps({"view": view.number, "steps": {name: reported[name] for name in sorted(last & set(reported))}})
 
 
 def reported_in(text: str, view: Announcement, finished: int) -> dict[str, int]:
-    """What the last stages of ``view`` had reported: at least the step that all of its nodes had ``finished``."""
+    """Node of a last stage -> its reported step: at least the step that all nodes of ``view`` had ``finished``."""
     known = json.loads(text or "{}")
     steps = known.get("steps", {}) if known.get("view") == view.number else {}
     least = max(finished, view.position.step)
