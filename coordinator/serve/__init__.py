@@ -1,4 +1,5 @@
-"""``farflung coordinator start``: the gRPC service and everything that runs beside it, up and down in order.
+"""``farflung coordinator start``: starts the gRPC service and everything that runs beside it in order, and stops them
+in reverse order.
 
-Calls are checked here and handed on.
+Calls are checked here and passed to the run.
 """

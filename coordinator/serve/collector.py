@@ -1,7 +1,7 @@
 """Python's garbage collector, set for a process that holds a thousand nodes for weeks.
 
-A collection visits every live object. By default one runs for every 700 new objects, about one second's heartbeats of
-700 nodes, and frees nothing: the event loop's garbage has no cycles.
+A collection visits every live object. By default one runs after 700 new objects, which is about a second's heartbeats
+of 700 nodes, and it frees nothing, because the event loop's garbage has no cycles.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NEW = 20_000
 
 
 def calm() -> None:
-    """What was loaded for the start stays, and is not looked at again; other collections become rarer."""
+    """Exempt the objects loaded so far from collections, and make other collections rarer."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(NEW, 20, 20)

@@ -1,4 +1,4 @@
-"""From the moment that nodes may join to the end: the run is done, it failed, or a signal came."""
+"""Serves a run from when nodes may join until it is done, has failed, or a signal comes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .starting.options import Start
 log = logging.getLogger(__name__)
 
 PARTING_S = 10.0
-"""How long to wait for nodes that were told to leave."""
+"""Seconds to wait for nodes that were told to leave."""
 
 
 async def until_over(run: Run, emit: events.Emit, stop: asyncio.Event, command: EvalCommand | None = None) -> int:
-    """Let time pass until the run is done (0), failed (raises) or ``stop`` is set (raises Interrupted)."""
+    """Tick until the run is done (returns 0), has failed (raises) or ``stop`` is set (raises Interrupted)."""
     ticking = asyncio.create_task(run.tick())
     try:
         await unless(stop, _first_of(run.outcome.finished.wait(), ticking))
@@ -49,7 +49,8 @@ async def until_over(run: Run, emit: events.Emit, stop: asyncio.Event, command: 
 
 
 async def interrupted(start: Start, run: Run, emit: events.Emit) -> int:
-    """A signal came: leave the run to another coordinator, or end it with a last checkpoint. The exit status."""
+    """A signal came: leave the run to another coordinator, or end it with a last checkpoint. Returns the exit
+    status."""
     server = start.store.server
     if server is not None and (successors := server.standbys()):
         emit(events.event("notice", message=f"leaves the run to {successors[0]}", node=""))
@@ -64,7 +65,8 @@ async def interrupted(start: Start, run: Run, emit: events.Emit) -> int:
 
 
 async def _save(run: Run, emit: events.Emit, at_once: asyncio.Event) -> str:
-    """A last checkpoint, if those who train can make one in time and nobody insists on the end; else why not."""
+    """Make a last checkpoint, if the training nodes can do so in time and no second signal comes. Returns why not, or
+    ""."""
     if not run.trains:
         return "no node trained"
     emit(events.phase("stopping", "the coordinator was told to end"))
@@ -93,7 +95,7 @@ async def _save(run: Run, emit: events.Emit, at_once: asyncio.Event) -> str:
 
 
 async def _first_of(waiting: Coroutine[Any, Any, Any], ticking: asyncio.Task[None]) -> None:
-    """Until the first is done; a tick that broke is an error, not silence."""
+    """Wait until ``waiting`` is done; an error in the ticking task is raised."""
     task = asyncio.ensure_future(waiting)
     try:
         await asyncio.wait([task, ticking], return_when=asyncio.FIRST_COMPLETED)

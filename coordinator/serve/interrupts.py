@@ -1,4 +1,4 @@
-"""Work that a signal breaks off, and the event loop that hears the signals."""
+"""Work that a signal cancels, and the event loop that handles the signals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def with_signals(main: Callable[[asyncio.Event, asyncio.Event], Awaitable[
         (at_once if stop.is_set() else stop).set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        # Python delivers signals to the main thread only; another thread is ended by its starter.
+        # Python delivers signals only to the main thread; in another thread the caller ends the coordinator.
         with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
             loop.add_signal_handler(number, end)
     return await main(stop, at_once)

@@ -1,5 +1,5 @@
-"""One coordinator's lead of a run, a function for each step: bind, find out about the data, make the run, listen, and
-serve until the end. What a step opens is closed in reverse order, whatever ends the lead."""
+"""One coordinator leads a run, a function for each step: bind, make the facts, make the run, listen, and serve until
+the end. The resources that steps open are closed in reverse order, however the lead ends."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ from .starting.resumed import check_resumed, prepare_or_restore
 from .starting.rules import rules_of
 
 _GRACE_S = 0.5
-"""How long calls that are still open when everything has ended may go on."""
+"""Seconds that open calls may continue after everything else has ended."""
 
 
 @dataclass(kw_only=True)
 class Footing:
-    """What a coordinator stands on before there is a run. ``reserved``: the port for nodes; ``page``: that of the web
-    page; ``emit``: tells people, counts for the metrics, and feeds the loggers."""
+    """A coordinator's resources before the run exists. ``reserved``: the socket for nodes; ``page``: that of the web
+    page; ``emit``: shows events to people, counts them for the metrics, and passes them to the loggers."""
 
     moved: bool
     authority: Authority | None
@@ -81,7 +81,7 @@ class Begun:
 async def lead(start: Start, ahead: Prepared | None = None) -> int:
     """Serve the run until it is over; the exit status. LeaseLost: another coordinator leads now.
 
-    ``ahead``: what a coordinator that stood by has found out already.
+    ``ahead``: the facts that a coordinator made while it stood by.
     """
     store = start.store
     async with contextlib.AsyncExitStack() as stack:
@@ -113,7 +113,7 @@ async def lead(start: Start, ahead: Prepared | None = None) -> int:
 
 
 def _bind(start: Start, stack: contextlib.AsyncExitStack) -> Footing:
-    """The job is one that this run may have, the run's identity is there, and the port is free."""
+    """Check that this run may have the job, load the run's identity, and reserve the port."""
     moved = check_resumed(start.job, start.store, str(start.state))
     authority = None if start.options.insecure else _authority(start)
     reserved = stack.enter_context(contextlib.closing(reserve(start.options.listen)))
@@ -121,7 +121,7 @@ def _bind(start: Start, stack: contextlib.AsyncExitStack) -> Footing:
 
 
 async def _begin(start: Start, footing: Footing, ahead: Prepared | None, stack: contextlib.AsyncExitStack) -> Begun:
-    """From the job to a run: loggers, the page's port, the data and the model, checkpoints."""
+    """Make the run from the job: loggers, the page's port, the data and the model, checkpoints."""
     options, store = start.options, start.store
     job = standing(start.job, store, options.check_codec)
     _open_loggers(start, job, footing, stack)
@@ -169,7 +169,7 @@ async def _begin(start: Start, footing: Footing, ahead: Prepared | None, stack: 
 
 
 async def _listen(start: Start, footing: Footing, begun: Begun, stack: contextlib.AsyncExitStack) -> None:
-    """Open the doors: nodes may join and people may look from here on. Says the link."""
+    """Start to serve: from now on nodes may join and people may look. Prints the link."""
     options, store, run, found = start.options, start.store, begun.run, begun.found
     run.record(start.state / EVENTS)
     store.hurry()
@@ -200,7 +200,7 @@ async def _listen(start: Start, footing: Footing, begun: Begun, stack: contextli
 
 
 def _authority(start: Start) -> Authority:
-    """The run's identity. One of a database is put on this machine too, where the page's server reads it."""
+    """The run's identity. One from a database is also written to this machine, where the page's server reads it."""
     store, folder = start.store, start.state / IDENTITY
     if is_older(folder) if store.server is None else sealing.is_older(store):
         message = "the run has a new certificate, as nodes could pass as its old one: give nodes the link that follows"
@@ -223,7 +223,7 @@ def _open_loggers(start: Start, job: Job, footing: Footing, stack: contextlib.As
 
 
 def _remember(start: Start, job: Job, port: int) -> None:
-    """What other commands read of a run that is being started."""
+    """Store what other commands read about a run that is being started."""
     store, options = start.store, start.options
     store.put("job", job.model_dump_json())
     store.put("insecure", "1" if options.insecure else "0")
@@ -240,7 +240,7 @@ def _remember(start: Start, job: Job, port: int) -> None:
 def _open_page(
     start: Start, footing: Footing, run: Run, door: Door, stack: contextlib.AsyncExitStack
 ) -> RunPage | None:
-    """The run's web page, being served. Beyond this machine it goes over TLS, with the run's own certificate."""
+    """Start the run's web page. Beyond this machine it is served over TLS, with the run's own certificate."""
     bound, store, authority, certificate = footing.page, start.store, footing.authority, None
     if bound is None:
         return None

@@ -1,7 +1,7 @@
 """Standing by and leading, where several coordinators use one database.
 
-All of them run the same command. The one that holds the lease leads; the others ask for it once a second and take over
-when it ends: at once when the leader let go of it, else LEASE_S seconds after it renewed it last.
+All of them run the same command. The one that holds the lease leads; the others ask for the lease once a second and
+take over when it ends: at once when the leader releases it, else LEASE_S seconds after its last renewal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _ASK_S = 1.0
 
 
 async def stand_by(server: PostgreSQL, emit: events.Emit, stop: asyncio.Event) -> bool:
-    """Wait until this coordinator leads: True. False when ``stop`` was set first. Says what it waits for, once each."""
+    """Wait until this coordinator leads (returns True) or ``stop`` is set (False). Each reason for waiting is shown
+    once."""
     who, said = f"{socket.gethostname()}:{os.getpid()}", ""
     while not stop.is_set():
         try:
@@ -40,7 +41,8 @@ async def stand_by(server: PostgreSQL, emit: events.Emit, stop: asyncio.Event) -
 
 @contextlib.asynccontextmanager
 async def leading(server: PostgreSQL) -> AsyncIterator[None]:
-    """Keep the lease while the block runs, and let go of it after. Whoever writes or ticks learns that it is lost."""
+    """Renew the lease while the block runs, and release it afterwards. If it is lost, the next write or tick raises
+    LeaseLost."""
     keeping = asyncio.create_task(_keep(server))
     try:
         yield

@@ -55,8 +55,8 @@ def serve(
 ) -> int:
     """Start or resume a run and serve it until it is done: exit status 0, or 130 after SIGINT or SIGTERM.
 
-    ``emit`` gets the events of docs/reference.md. FarflungError: the job, its data or model, the address, the state
-    folder; RunFailed: the run could not be finished.
+    ``emit`` gets the events of docs/reference.md. FarflungError: something is wrong with the job, its data or model,
+    the address or the state folder. RunFailed: the run could not be finished.
     """
     options = Options(
         job=Path(job),
@@ -87,7 +87,7 @@ async def run_coordinator(
     if options.database and (state / FILE).exists():
         raise FarflungError(f"{state} holds a run of its own", "give another --state beside --database")
     if not options.database and not state.exists():
-        reserve(options.listen).close()  # a start that is refused leaves no run behind
+        reserve(options.listen).close()  # checked first, so that a refused start leaves no run behind
     lock = StateLock(state)
     try:
         with contextlib.closing(Store(options.database or state, create=True)) as store:
@@ -113,13 +113,13 @@ async def _take_turns(start: Start) -> int:
     if not start.options.insecure:
         sealing.check_passphrase(store)
     ahead: Prepared | None = None
-    if (known := store.get("facts")) is not None:  # reading the data would hold up the takeover; others are refused now
+    if (known := store.get("facts")) is not None:  # reading the data later would delay the takeover; changed data are refused now
         folder, command = start.state / "artifacts", start.options.profile_command
         try:
             ahead = await unless(stop, prepare_or_restore(start.job, known, folder, command, moved, start.emit))
         except Interrupted:
             return INTERRUPTED
-    resumes = store.get("phase") != DONE  # a run that was done before may get more steps
+    resumes = store.get("phase") != DONE  # a run that was done may get more steps
     while await stand_by(store.server, start.emit, stop):
         async with leading(store.server):
             if resumes and store.get("phase") == DONE:

@@ -1,4 +1,4 @@
-"""What a run remembers, in SQLite or PostgreSQL, and who may write it: one coordinator at a time.
+"""The database of a run, SQLite or PostgreSQL, and the lock or lease by which one coordinator at a time writes it.
 
-Rows and leases are decided here, not what they mean.
+Rows and leases are defined here; other rooms decide what they mean.
 """

@@ -1,4 +1,4 @@
-"""The one way to a run's database: opening it, reading rows, writing them in one transaction."""
+"""The only access to a run's database: opening it, reading rows, writing them in one transaction."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .writer import Writer
 
 
 class Connection:
-    """An open database. Writes that it does not take wait in ``writer``, in order."""
+    """An open database. Writes that fail for want of room wait in ``writer``, in order."""
 
     def __init__(self, place: Path | str, create: bool) -> None:
-        """Open STATE/run.sqlite, or the database of a postgresql:// address. FarflungError: there is none."""
+        """Open STATE/run.sqlite, or the database of a postgresql:// address. FarflungError: there is no database."""
         self.database = _open(place, create)
         self.writer = Writer(self.database)
 
@@ -44,7 +44,7 @@ class Connection:
         return self.rows(kind, "order by step desc limit ?", last)[::-1]
 
     def write(self, *statements: Statement) -> None:
-        """Write these in one transaction, or let them wait."""
+        """Write these statements in one transaction, or queue them."""
         self.writer.write(*statements)
 
     def put(self, rows: Iterable[Any]) -> None:

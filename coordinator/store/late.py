@@ -1,4 +1,4 @@
-"""What waits in memory while a database takes nothing: of each row the newest, and never more than fits."""
+"""Statements that wait in memory while a database can't be written: of each row the newest, up to a limit."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Mapping, Sequence
 from .engines.database import Statement
 
 MOST = 50_000
-"""Statements; some 20 MB. A step has two or three."""
+"""Most waiting statements; about 20 MB. A step has two or three."""
 ROOM = MOST // 10
-"""Statements that are dropped at once, to make room."""
+"""Statements that are dropped together, to make room."""
 _INSERT = re.compile(r"insert into (\w+)")
 _LESS = {"steps", "evals", "eval_sets", "warnings", "links", "work", "scores"}
-"""Tables for people: without their oldest rows a run goes on as well."""
+"""Tables that only people read: a run does not need their oldest rows."""
 
 
 def fitting(late: Sequence[Statement], keys: Mapping[str, Sequence[str]]) -> tuple[list[Statement], int]:
-    """The statements to keep, in order, at most ``MOST - ROOM`` where that many can be spared; and how many were lost.
+    """(the statements to keep, in order; the number of lost rows). At most ``MOST - ROOM`` are kept, if enough of them
+    may be dropped.
 
-    ``keys``: of each table the columns of its key, with which its rows begin. A row that a later one replaces is not
-    lost. Views, nodes and the run's own facts are never.
+    ``keys``: table -> the columns of its key, which are the first of its rows. A row that a later one replaces does not
+    count as lost. Rows of views, nodes and meta are never dropped.
     """
     newest: dict[object, Statement] = {}
     for number, (sql, values) in enumerate(late):
@@ -28,7 +29,7 @@ def fitting(late: Sequence[Statement], keys: Mapping[str, Sequence[str]]) -> tup
         which: object = number
         if found and found[1] in keys:
             which = (found[1], *values[: len(keys[found[1]])])
-        newest.pop(which, None)  # its place is that of the newest
+        newest.pop(which, None)  # it moves to the newest statement's place
         newest[which] = (sql, values)
     kept = list(newest.values())
     spare = max(0, len(kept) - (MOST - ROOM))

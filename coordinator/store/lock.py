@@ -1,4 +1,4 @@
-"""One coordinator a state folder: a lock that ends with the process, however it ends."""
+"""At most one coordinator for a state folder: a lock that the kernel releases when the process ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StateLock:
         self._file.flush()
 
     def release(self) -> None:
-        """Let the next one in."""
+        """Release the lock."""
         self._file.truncate(0)
         self._file.close()
 

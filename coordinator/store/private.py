@@ -1,4 +1,5 @@
-"""Folders that only their owner looks into: a run's has keys, tokens, tickets' digests and perhaps private data."""
+"""Folders that only their owner may read: a run's folder has keys, tokens, tickets' digests and perhaps private
+data."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ OWNER_ONLY = 0o700
 
 
 def private_folder(path: Path) -> None:
-    """Make the folder, or take group and others out of one that is there. FarflungError: it belongs to another user."""
+    """Make the folder, or remove the permissions of group and others from an existing one. FarflungError: it belongs to
+    another user."""
     path.mkdir(parents=True, exist_ok=True, mode=OWNER_ONLY)
     found = path.stat()
     if found.st_mode & 0o077 == 0:

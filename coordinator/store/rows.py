@@ -78,9 +78,9 @@ class StepRow:
 
     @property
     def hit_rate(self) -> float | None:
-        """The part of AQ-SGD's samples that went as a change, the mean over its links; None where no link has it.
+        """The part of AQ-SGD's samples that were sent as a change, as a mean over links; None where no link has it.
 
-        Notes are as the nodes wrote them: what is no such part does not count.
+        The notes are as nodes wrote them: values that are not numbers from 0 to 1 are ignored.
         """
         notes = json.loads(self.notes or "{}").values()
         said = [note.get("aqsgd_hit_rate") for note in notes if isinstance(note, dict)]
@@ -101,7 +101,8 @@ class EvalRow:
 
 @dataclass(frozen=True)
 class SetRow:
-    """What an evaluation found of one of ``eval.sets``: loss in nats per token, the part of tokens named right."""
+    """An evaluation's result on one of ``eval.sets``: loss in nats per token, and the part of tokens predicted
+    correctly."""
 
     step: int
     name: str
@@ -111,13 +112,13 @@ class SetRow:
 
     @property
     def shown(self) -> dict[str, float | None]:
-        """Loss, perplexity (None where it is no number any more) and accuracy, as events and ``status`` have them."""
+        """Loss, perplexity (None where it would overflow) and accuracy, with the names in events and ``status``."""
         perplexity = math.exp(self.loss) if self.loss < _MOST_NATS else None
         return {"loss": self.loss, "perplexity": perplexity, "accuracy": self.accuracy}
 
 
 _MOST_NATS = 700.0
-"""Above it the exponential of a loss is no float."""
+"""For a larger loss the exponential overflows a float."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True)
 class WorkRow:
-    """What a node has taken part in: steps, and the samples of them that the plans gave its pipelines."""
+    """A node's work: the steps in which it took part, and the samples that the plans gave its pipelines in them."""
 
     node: str
     samples: int
@@ -143,7 +144,7 @@ class WorkRow:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """What one judge has said of one node, summed over ``count`` contributions."""
+    """The scores that one judge gave one node, summed over ``count`` contributions."""
 
     node: str
     judge: str

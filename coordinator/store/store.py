@@ -1,9 +1,9 @@
-"""What a run remembers: one SQLite file (WAL) in the state folder, readable while the coordinator writes it, or a
-PostgreSQL database that coordinators on several machines use.
+"""The database of a run: one SQLite file (WAL) in the state folder, which can be read while the coordinator writes it,
+or a PostgreSQL database for coordinators on several machines.
 
-Every method is one short transaction. The coordinator is the only writer of everything but tickets, which
-``farflung coordinator token`` adds from a process of its own. When the disk under the database is full, or another
-process holds the file, writes wait in memory, in order (``catch_up``); only those of tickets do not.
+Every method is one short transaction. The coordinator is the only writer of everything but tickets, which ``farflung
+coordinator token`` adds from another process. When the database's disk is full, or another process locks the file,
+writes wait in memory, in order (``catch_up``); writes of tickets fail instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from .tables.work import WorkRows
 from .writer import Writer
 
 LOCKED_S = 0.25
-"""How long a running coordinator waits for another process that holds the file: its loop stands still."""
+"""Seconds that a running coordinator waits for another process that locks the file; its event loop stands still
+meanwhile."""
 
 
 class Store:
@@ -69,17 +70,17 @@ class Store:
 
     @property
     def writer(self) -> Writer:
-        """What writes, and holds the writes that wait."""
+        """The writer, with the waiting writes."""
         return self._connection.writer
 
     @property
     def name(self) -> str:
-        """Where it is, for people."""
+        """The database's name for people."""
         return self.database.name
 
     @property
     def server(self) -> PostgreSQL | None:
-        """The database server, when the run is in one; it has the lease."""
+        """The database server with the lease, when the run is in one; else None."""
         return self.database if isinstance(self.database, PostgreSQL) else None
 
     @property
@@ -94,7 +95,7 @@ class Store:
 
     @property
     def given_up(self) -> int:
-        """Rows for people that were lost: the database took nothing, and memory had no more room."""
+        """Number of rows for people that were dropped, because too many writes waited."""
         return self.writer.given_up
 
     def close(self) -> None:
@@ -102,11 +103,11 @@ class Store:
         self.database.close()
 
     def catch_up(self) -> str:
-        """Write what had to wait. Why it still cannot be written, empty when nothing waits."""
+        """Write what waits. Returns why that still fails; empty when nothing waits any more."""
         return self.writer.catch_up()
 
     def hurry(self) -> None:
-        """From here on wait at most ``LOCKED_S`` for another process that holds the file."""
+        """From now on wait at most ``LOCKED_S`` for another process that locks the file."""
         if isinstance(self.database, SQLite):
             self.database.wait_at_most(LOCKED_S)
 

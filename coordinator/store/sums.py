@@ -17,16 +17,16 @@ class Sums:
     def __init__(self, database: Database, writer: Writer) -> None:
         self._database, self._writer = database, writer
         self._known: tuple[int, dict[str, int]] | None = None
-        """The last step, and the sums up to there, once they were asked for."""
+        """(the last step, the sums up to it), after the first question; None before."""
 
     def forget(self) -> None:
-        """Rows may have gone, or come from elsewhere: the next question reads them again."""
+        """Rows may have been deleted or written by another process: the next question reads all rows."""
         self._known = None
 
     @contextlib.contextmanager
     def adding(self, row: StepRow) -> Iterator[None]:
-        """Around the writing of a step: its numbers are added when it is written. A step that comes again, or whose
-        writing fails, makes the next question read all rows."""
+        """Encloses the writing of a step and then adds its numbers. If the step replaces an earlier one, or the write
+        fails, the next question reads all rows."""
         known, self._known = self._known, None
         yield
         if known is not None and row.step > known[0]:
@@ -34,11 +34,11 @@ class Sums:
             self._known = row.step, {"steps": known[1]["steps"] + 1, **sums}
 
     def now(self, newest: Callable[[], tuple[int, int] | None]) -> dict[str, int]:
-        """The sums. ``newest``: the step that the newest view began after, and the samples that its weights have seen.
-        Of steps before a checkpoint that was gone back to some samples are not in the weights, and are trained again.
+        """The sums. ``newest``: (the step after which the newest view began, the samples that its weights have seen).
+        After going back to a checkpoint, some samples of earlier steps are not in the weights and are trained again.
         """
         if self._known is None:
-            sums = ", ".join(f"coalesce(sum({name} * 1.0), 0)" for name in SUMMED)  # whole numbers would overflow
+            sums = ", ".join(f"coalesce(sum({name} * 1.0), 0)" for name in SUMMED)  # sums of integers would overflow
             last, *found = self._database.read(f"select coalesce(max(step), 0), count(*), {sums} from steps")[0]
             totals = dict(zip(("steps", *SUMMED), map(int, found), strict=True))
             if begun := newest():

@@ -1,4 +1,4 @@
-"""Writes statements; what the database does not take waits in memory, in order."""
+"""Writes statements; those that the database can't store now wait in memory, in order."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from .rows import StepRow
 from .schema import KEYS
 
 LOCKED_AGAIN_S = 1.0
-"""After that a file that another process holds is tried again."""
+"""Seconds after which a file that another process locks is tried again."""
 _MANY = 100
-"""Statements that wait, from which on a full database is tried no more often than a locked one."""
+"""From this many waiting statements on, a full database is tried no more often than a locked one."""
 
 
 class Writer:
-    """``late``: the statements that wait; ``given_up``: rows for people that were lost for want of room."""
+    """``late``: the statements that wait; ``given_up``: rows for people that were lost because memory was full."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.late: list[Statement] = []
         self.late_steps: list[StepRow] = []
-        """Steps among them."""
+        """Numbers of the steps in ``late``."""
         self.given_up = 0
         self.locked_until = 0.0
-        """Nothing is tried until then."""
+        """No write is tried before this time."""
         self._locked = ""
-        """Why not."""
+        """Why the last write failed."""
 
     def write(self, *statements: Statement) -> None:
-        """Write these after what waits, in one transaction; or let them wait."""
+        """Write these statements after the waiting ones, in one transaction; or queue them."""
         try:
             if not (self.late and time.monotonic() < self.locked_until):
                 self._database.write([*self.late, *statements])
@@ -45,7 +45,7 @@ class Writer:
             del self.late_steps[: -late.MOST]
 
     def catch_up(self) -> str:
-        """Write what had to wait. Why it still cannot be written, empty when nothing waits."""
+        """Write what waits. Returns why that still fails; empty when nothing waits any more."""
         try:
             if self.late:
                 if time.monotonic() < self.locked_until:
@@ -58,5 +58,5 @@ class Writer:
         return ""
 
     def _note(self, error: NoRoom) -> None:
-        if isinstance(error, Locked) or len(self.late) > _MANY:  # all of it is sent with each try
+        if isinstance(error, Locked) or len(self.late) > _MANY:  # each try sends all of them
             self._locked, self.locked_until = error.message, time.monotonic() + LOCKED_AGAIN_S

@@ -1,4 +1,4 @@
 """Who may join and how both sides prove themselves: the CA, certificates, tickets.
 
-What a member may do once inside is decided where it is done.
+What a member may do is checked by the code that does it.
 """

@@ -1,9 +1,9 @@
 """The run's identity: the coordinator's own key and certificate, and the CA that signs those of nodes.
 
 Both keys are made at the first start, in STATE/identity (or in the database, see ``sealing.py``), and never leave it.
-The coordinator's own certificate is what a link's fingerprint pins: it is signed by itself, is no CA, and its key signs
-nothing else, so a client that trusts it alone can be shown no other. Nodes' certificates are signed by the second key,
-whose certificate is a CA for DNS names of nodes only; nodes get it when they join.
+A link's fingerprint pins the coordinator's own certificate. That is self-signed, no CA, and its key signs nothing else,
+so a client that trusts only this certificate accepts no other. Nodes' certificates are signed by the second key, whose
+certificate is a CA for DNS names of nodes only; nodes get it when they join.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ...proto.words import names
 from .requests import public_key_digest, requested
 
 NODE_LIFE = 24 * 3600.0
-"""Seconds that a node's certificate is good for; nodes have it renewed after two thirds of them."""
+"""Seconds for which a node's certificate is valid; nodes renew it after two thirds of that."""
 CA_DAYS = 3650
 OLD = "ca.pem"
-"""What earlier versions had in the folder: one certificate that was the coordinator's and signed those of nodes."""
+"""The files of earlier versions: one certificate that was the coordinator's own and also signed nodes' certificates."""
 _SKEW = timedelta(days=1)  # a joiner's clock may be wrong by hours
 
 
@@ -75,7 +75,8 @@ _FILES = ("coordinator.pem", "coordinator.key", "nodes.pem", "nodes.key")
 def load_authority(folder: Path) -> Authority:
     """The identity in ``folder``, made there (keys readable by their owner only) when there is none.
 
-    One of an earlier version is not taken: what it signed for nodes would pass as the coordinator's.
+    An identity of an earlier version is not used: certificates that it signed for nodes would be accepted as the
+    coordinator's.
     """
     if not (folder / _FILES[0]).exists():
         save_authority(folder, make_authority())
@@ -95,12 +96,12 @@ def save_authority(folder: Path, authority: Authority) -> None:
     """Write an identity, readable by its owner only."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     parts = (authority.certificate, authority.key, authority.nodes, authority.nodes_key)
-    for name, text in reversed(list(zip(_FILES, parts, strict=True))):  # the first, by which it is found, comes last
+    for name, text in reversed(list(zip(_FILES, parts, strict=True))):  # the first file, by which the identity is found, is written last
         write_whole(folder / name, text, mode=0o600)
 
 
 def authority_of(certificate: bytes, key: bytes, nodes: bytes, nodes_key: bytes) -> Authority:
-    """An identity of its parts in PEM. ValueError when a certificate is none."""
+    """An identity from its parts in PEM. ValueError when a part is no certificate."""
     x509.load_pem_x509_certificate(nodes)
     return Authority(certificate, key, fingerprint_of(certificate), nodes, nodes_key)
 
@@ -136,7 +137,7 @@ def make_authority() -> Authority:
 
 
 def _by_itself(key: ec.EllipticCurvePrivateKey, name: str) -> x509.CertificateBuilder:
-    """What a certificate has that its own key will sign."""
+    """The builder of a self-signed certificate."""
     now = datetime.now(timezone.utc)
     return (
         x509.CertificateBuilder()
@@ -156,7 +157,7 @@ def _called(name: str) -> x509.Name:
 
 
 def _usage(signs: bool) -> x509.KeyUsage:
-    """Signs certificates, or handshakes."""
+    """Key usage for signing certificates (a CA), or handshakes."""
     return x509.KeyUsage(
         digital_signature=not signs,
         key_cert_sign=signs,

@@ -1,20 +1,21 @@
-"""Clocks that are too far apart for certificates: each machine looks at its own when it checks one."""
+"""Detects clocks that differ too much for certificates, which each machine checks by its own clock."""
 
 from __future__ import annotations
 
 from ...proto.errors import NotNow
 
 LEAST_S = 60.0
-"""Joins take seconds to arrive: less apart is no fault."""
+"""Seconds by which clocks may differ, because a join takes seconds to arrive."""
 BEHIND_S = 23 * 3600.0
-"""Nodes' certificates begin a day before they are made."""
+"""Nodes' certificates are valid from a day before they are made."""
 
 
 def check_clock(theirs: float, ours: float, life: float) -> None:
-    """NotNow: certificates that last ``life`` seconds would not count on a machine whose clock is at ``theirs``.
+    """Raise NotNow if certificates with a life of ``life`` seconds would be invalid on a machine whose clock is at
+    ``theirs``.
 
-    Both in seconds since the epoch; theirs 0: it did not say. A certificate is renewed after two thirds of its life, so
-    a clock may be ahead by one.
+    Both in seconds since the epoch; theirs 0: not reported. A certificate is renewed after two thirds of its life, so a
+    clock may be ahead by one third.
     """
     ahead = theirs - ours
     if not theirs or -BEHIND_S < ahead < max(LEAST_S, life / 3):
@@ -27,7 +28,7 @@ def check_clock(theirs: float, ours: float, life: float) -> None:
 
 
 def span(seconds: float) -> str:
-    """A time in the words of people: "2 days", "5 h"."""
+    """A time for people: "2 days", "5 h"."""
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

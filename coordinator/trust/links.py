@@ -17,7 +17,7 @@ from .tickets import make_operator, make_ticket, parse_duration
 
 DEFAULT_TTL = "24h"
 DEFAULT_USES = 100
-"""Default number of nodes that a link admits: more than people paste by hand, fewer than could ruin a run."""
+"""Default number of nodes that a link admits: more than a person pastes by hand, but too few to ruin a run."""
 IDENTITY = "identity"
 
 
@@ -25,7 +25,7 @@ def issue(place: Path | str, ttl: str = DEFAULT_TTL, uses: int | None = None, op
     """A new link; ``place``: the state folder or the database's address. ``operator``: it gives ``uses`` commands
     (None: any number), and admits no node; else it admits ``uses`` nodes.
 
-    FarflungError: no such run, a run that never listened, a duration that is none.
+    FarflungError: there is no such run, it has never listened, or ``ttl`` is no duration.
     """
     seconds = parse_duration(ttl)
     with closing(Store(place)) as store:
@@ -37,7 +37,8 @@ def issue(place: Path | str, ttl: str = DEFAULT_TTL, uses: int | None = None, op
 
 @contextmanager
 def operating(place: Path | str) -> Iterator[Link]:
-    """A link for a command from beside the state folder: whoever may write the database may command the run."""
+    """A link for a command of a person with access to the state folder: whoever may write the database may command the
+    run."""
     link = issue(place, "10m", operator=True)
     try:
         with closing(Store(place)) as store:
@@ -66,12 +67,13 @@ def make_link(store: Store, place: Path | str, ttl: float | None, uses: int | No
 
 
 def default_uses(nodes: int) -> int:
-    """Uses of the link of a run that begins with ``nodes`` nodes: each may come from a new machine once."""
+    """Uses of the link of a run that begins with ``nodes`` nodes: enough for each to join once more from a new
+    machine."""
     return max(DEFAULT_USES, 2 * nodes)
 
 
 def revoke_ticket(place: Path | str, number: str) -> None:
-    """End a ticket by its id. Nodes that joined with it stay. FarflungError when there is none."""
+    """Revoke a ticket by its id. Nodes that joined with it stay. FarflungError when there is no such ticket."""
     with closing(Store(place)) as store:
         if not store.tickets.revoke(number):
             known = ", ".join(ticket.number for ticket in store.tickets.all() if not ticket.revoked) or "none"

@@ -1,4 +1,4 @@
-"""Certificate requests of nodes: what one has to be, and whose key it is of."""
+"""Certificate requests of nodes: their validation, and the digest of their key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ...proto.errors import Refused
 
 
 def requested(request: bytes) -> x509.CertificateSigningRequest:
-    """A node's CSR (PEM). Refused when it is none, has another kind of key, or is not signed by its own."""
+    """A node's CSR (PEM), parsed. Refused when it is no CSR, has another kind of key, or is not signed by its own
+    key."""
     try:
         csr = x509.load_pem_x509_csr(request)
         key = csr.public_key()

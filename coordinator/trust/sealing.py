@@ -1,7 +1,8 @@
-"""The run's CA where coordinators on several machines need it: in their database, its keys sealed with a passphrase.
+"""The run's CA for coordinators on several machines: stored in their database, with the keys sealed by a passphrase.
 
-Whoever reads the database, or a backup of it, gets the certificates and sealed keys: scrypt (n = 2^15, r = 8, p = 1;
-RFC 7914) of the passphrase and a random salt opens it (Fernet: AES-128-CBC and HMAC-SHA256).
+A reader of the database, or of a backup, gets the certificates and the sealed keys. The keys are encrypted by Fernet
+(AES-128-CBC and HMAC-SHA256) with a key from scrypt (n = 2^15, r = 8, p = 1; RFC 7914) of the passphrase and a random
+salt.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def check_passphrase(store: Store) -> None:
 
 
 def shared_authority(store: Store) -> Authority:
-    """The CA in the database, made and sealed there by the first who leads. Errors as in ``check_passphrase``."""
+    """The CA in the database, made and sealed there by the first coordinator that leads. Errors as in
+    ``check_passphrase``."""
     stored = store.get(_KEY)
     if stored is not None:
         return _unseal(store, stored)

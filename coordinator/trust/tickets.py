@@ -1,6 +1,6 @@
 """Tickets: secrets that admit nodes, or give commands, until they expire, are used up or are revoked.
 
-Of a secret only its sha256 is stored: secrets are random and have 128 bits or more, so a slow hash would add nothing.
+Only the sha256 of a secret is stored. Secrets are random with at least 128 bits, so a slow hash would add nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _AGAIN = "ask for a new link: `farflung coordinator token STATE` prints one"
 
 
 def digest(secret: str) -> str:
-    """What is stored of a secret."""
+    """The stored sha256 of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -36,7 +36,8 @@ def make_ticket(store: Store, now: float, ttl: float | None = None, uses: int | 
 
 
 def given_out(store: Store, ticket: str) -> Ticket:
-    """A ticket that this run gave out and did not revoke, expired and used up ones too. Refused."""
+    """The row of a ticket that this run gave out and did not revoke, even if it has expired or is used up. Raises
+    Refused for others."""
     number, _, secret = ticket.partition(".")
     known = store.tickets.numbered(number)
     if known is None or not same(secret, known.secret_hash):
@@ -49,7 +50,7 @@ def given_out(store: Store, ticket: str) -> Ticket:
 def check_ticket(store: Store, ticket: str, now: float, take_use: bool, returns: bool = False) -> str:
     """The id of a valid ticket, one use of it taken if wanted; Refused says why it is not valid and what to do.
 
-    ``returns``: for a node that comes back with its key an expired or used-up ticket will do.
+    ``returns``: the node comes back with its key, so an expired or used-up ticket is accepted.
     """
     known = given_out(store, ticket)
     number, again = known.number, _AGAIN
@@ -61,12 +62,12 @@ def check_ticket(store: Store, ticket: str, now: float, take_use: bool, returns:
 
 
 def make_operator(store: Store, ticket: str) -> None:
-    """Let a ticket ("ID.SECRET") give commands, and admit no node."""
+    """Make a ticket ("ID.SECRET") an operator's: it allows commands, and admits no node."""
     store.put(f"operator {ticket.partition('.')[0]}", "1")
 
 
 def is_operator(store: Store, ticket: str) -> bool:
-    """Whether a ticket ("ID.SECRET" or ID) is one that gives commands."""
+    """Whether a ticket ("ID.SECRET" or ID) is an operator's."""
     return store.get(f"operator {ticket.partition('.')[0]}") is not None
 
 
@@ -79,7 +80,7 @@ def check_joining(store: Store, ticket: str, now: float, take_use: bool, returns
 
 
 def check_operator(store: Store, ticket: str, now: float) -> str:
-    """The id of a valid ticket that may give commands, one use of it taken; one of nodes may not. Refused."""
+    """The id of a valid operator's ticket, of which one use is taken. Refused for other tickets."""
     number = check_ticket(store, ticket, now, take_use=False)
     if not is_operator(store, number):
         raise Refused(
@@ -90,7 +91,7 @@ def check_operator(store: Store, ticket: str, now: float) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of "90s", "15m", "24h", "7d". FarflungError when it is not one."""
+    """Seconds of "90s", "15m", "24h", "7d". FarflungError when the text is no duration."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
     if not found:
         raise FarflungError(f"{text!r} is not a duration", "write it like 90s, 15m, 24h or 7d")

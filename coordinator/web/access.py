@@ -1,6 +1,7 @@
-"""Who may look and who may act: two tokens in STATE/page, a cookie for the browser, a header against forged actions.
+"""Access to the page: two tokens in STATE/page (viewer, operator), a cookie for the browser, a header against forged
+actions.
 
-The tokens are made at the first start and stay, so that bookmarks and a Prometheus that scrapes outlive a restart.
+The tokens are made at the first start and stay, so that bookmarks and a scraping Prometheus work after a restart.
 Deleting a file and starting again makes a new one.
 """
 
@@ -19,7 +20,7 @@ from ...proto.process.files import write_whole
 VIEWER, OPERATOR = "viewer", "operator"
 FOLDER, SCRAPE = "page", "scrape"
 FORGERY_HEADER = "x-farflung-action"
-"""Carries a word that only the page of a logged-in operator knows; another site can send no such header."""
+"""The header with a word that only the page of a logged-in operator knows; another site can't send such a header."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,11 @@ class Tokens:
 
     @property
     def cookie(self) -> str:
-        """The cookie's name; browsers keep one jar for all ports of a host, so it is the run's."""
+        """The cookie's name. It contains the run's id, because browsers share cookies among all ports of a host."""
         return f"farflung_{self.run}"
 
     def role_of(self, token: str) -> str | None:
-        """VIEWER, OPERATOR or None. Takes the same time whatever the token is."""
+        """VIEWER, OPERATOR or None. Takes constant time."""
         viewer, operator = _same(token, self.viewer), _same(token, self.operator)
         return OPERATOR if operator else VIEWER if viewer else None
 
@@ -49,7 +50,7 @@ class Tokens:
 
     @property
     def action_word(self) -> str:
-        """What FORGERY_HEADER must carry."""
+        """The required value of FORGERY_HEADER."""
         return hmac.new(self.operator.encode(), b"farflung action", hashlib.sha256).hexdigest()
 
     def may_act(self, role: str | None, word: str) -> bool:
@@ -70,7 +71,7 @@ def load_tokens(state: Path, run: str) -> Tokens:
 
 
 def write_certificate(state: Path, certificate: bytes, key: bytes) -> tuple[Path, Path]:
-    """The run's certificate and key (PEM) as files for the TLS server, which takes nothing else."""
+    """The run's certificate and key (PEM) as files, because the TLS server accepts only files."""
     folder = state / FOLDER
     files = (folder / "tls.pem", folder / "tls.key")
     try:
@@ -85,7 +86,7 @@ def write_certificate(state: Path, certificate: bytes, key: bytes) -> tuple[Path
 
 
 def write_scrape(state: Path, viewer: str, certificate: tuple[Path, Path] | None) -> None:
-    """STATE/scrape: the viewer's token and the certificate, which is all that a Prometheus needs to be given."""
+    """Write STATE/scrape: the viewer's token and the certificate, all that a Prometheus needs."""
     folder = state / SCRAPE
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

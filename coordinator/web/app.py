@@ -1,6 +1,6 @@
 """The page's routes: a login, one page, its state as server-sent events, the operator's actions, and /metrics.
 
-Thin on purpose: access.py says who may, picture.py what is shown, the run what happens.
+Thin on purpose: access.py checks access, picture.py makes what is shown, the run performs actions.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class Page:
     secure: bool = False
     """Served over TLS, so that the cookie is for TLS only."""
     proved: Callable[[tuple[str, int] | None], None] = lambda end: None
-    """Is told the far end of each connection on which a token was shown."""
+    """Called with the far end of each connection on which a valid token was shown."""
 
 
 def make_app(page: Page) -> Starlette:
     """The ASGI application."""
     routes = _Routes(page)
-    small = [Middleware(GZipMiddleware, minimum_size=2048)]  # not for events, which must not wait for each other
+    small = [Middleware(GZipMiddleware, minimum_size=2048)]  # not for events, which compression would delay
     return Starlette(
         routes=[
             Route("/", routes.asset, middleware=small),
@@ -109,7 +109,7 @@ class _Routes:
         return Response(file.read_bytes(), media_type=kind, headers={"cache-control": "no-cache"})
 
     async def login(self, request: Request) -> Response:
-        """A token for a cookie."""
+        """Exchange a token for a cookie."""
         token = (await _body(request)).get("token")
         role = self.page.tokens.role_of(token) if isinstance(token, str) else None
         if role is None:
@@ -202,7 +202,7 @@ class _Routes:
         return Response(text, headers={"content-type": kind})
 
     async def health(self, request: Request) -> Response:
-        """For a supervisor that checks whether the process answers."""
+        """Answers a supervisor's health check."""
         return PlainTextResponse("ok\n")
 
 
@@ -211,7 +211,7 @@ def _event(name: str, data: str) -> str:
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    """The JSON object of a request, every text in it such as can be stored and compared. _Malformed."""
+    """The JSON object of a request, in which every text can be encoded as UTF-8. Raises _Malformed."""
     found = bytearray()
     try:
         async for chunk in request.stream():
@@ -222,7 +222,7 @@ async def _body(request: Request) -> dict[str, Any]:
         raise _Malformed("it ended before its end") from None
     try:
         body = json.loads(found)
-        json.dumps(body, ensure_ascii=False).encode()  # a lone surrogate is a text to json, and to nothing else
+        json.dumps(body, ensure_ascii=False).encode()  # json accepts an unpaired surrogate; UTF-8 does not
     except RecursionError:
         raise _Malformed("it is nested too deeply") from None
     except ValueError:

@@ -1,4 +1,4 @@
-"""The page's state, computed once for everybody who looks, and not more often than the event loop can afford."""
+"""The page's state, computed once for all viewers, at most as often as the event loop has time for."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .picture import TIMELINE, picture, timeline_of
 
 PERIOD_S = 1.0
 _PART = 0.05
-"""At most this part of the loop's time goes into the page."""
+"""The page takes at most this part of the event loop's time."""
 
 
 class Source(Protocol):
-    """What the page shows; coordinator.run.Run, and what a test puts in its place."""
+    """The data that the page shows; implemented by run_page.RunSource, and by fakes in tests."""
 
     @property
     def history(self) -> History:
@@ -30,7 +30,7 @@ class Source(Protocol):
         """All views, oldest first."""
 
     def commands(self) -> Sequence[str]:
-        """What the operator may do now."""
+        """The commands that the operator may give now."""
 
 
 class Feed:
@@ -45,7 +45,7 @@ class Feed:
 
     @property
     def pause(self) -> float:
-        """Seconds until it pays to look again."""
+        """Seconds until the state may have changed."""
         return max(PERIOD_S, self._cost / _PART)
 
     @property

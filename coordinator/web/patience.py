@@ -11,9 +11,9 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 STALL_S = 30.0
-"""Seconds after which a connection is looked at again; one that has not moved since the last time is ended."""
+"""Seconds between two checks of a connection; one without progress since the last check is ended."""
 MOST_CONNECTIONS = 512
-"""Beyond these the oldest that waits for a request is ended for a new one."""
+"""Most connections; beyond them, the oldest one that waits for a request is ended for a new one."""
 
 
 class PatientProtocol(H11Protocol):
@@ -21,7 +21,7 @@ class PatientProtocol(H11Protocol):
 
     _look: asyncio.TimerHandle | None = None
     _before: tuple[str, object] | None = ("asks", None)
-    """What it was waiting for when it was looked at before; None: for nothing."""
+    """What it waited for at the last check; None: nothing."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -38,14 +38,14 @@ class PatientProtocol(H11Protocol):
 
     @property
     def has_no_request(self) -> bool:
-        """Whether it waits for a request, or the rest of one."""
+        """Whether it waits for a request or the rest of one."""
         return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def _look_again(self) -> None:
-        """End a connection whose request is not whole, or whose answer is not read, as the last time."""
+        """End a connection whose request is as incomplete, or whose answer is as unread, as at the last check."""
         state: tuple[str, object] | None = None
         if self.has_no_request:
-            state = ("asks", self.cycle)  # the answer to the request before, None before the first
+            state = ("asks", self.cycle)  # the cycle of the last request, None before the first
         elif self.flow.write_paused:
             state = ("reads", self.transport.get_write_buffer_size())
         if state is not None and state == self._before:

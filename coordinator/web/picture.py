@@ -1,4 +1,4 @@
-"""What the page shows, from a status record: pure, so that every sentence and mark on the page has a test.
+"""Makes the page's content from a status record. Pure, so that tests cover every sentence and mark on the page.
 
 The browser only draws: which link is the bottleneck, what a link carries and how long the run may still take are
 decided here.
@@ -85,7 +85,7 @@ def _plan(view: Record | None) -> dict[str, Any] | None:
 
 
 def columns(view: Record) -> list[dict[str, Any]]:
-    """The stages that stand in a column of the picture: one, or those that an interleaved schedule gives one node."""
+    """The columns of the picture: one stage each, or the stages that an interleaved schedule gives one node."""
     names = view["pipelines"][0]
     held = [[stage for stage, other in enumerate(names) if other == name] for name in dict.fromkeys(names)]
     return [{"stages": stages, "layers": [view["stages"][stage] for stage in stages]} for stages in held]
@@ -140,7 +140,7 @@ def carried(view: Record | None) -> dict[tuple[str, str], str]:
 
 
 def _left(nodes: list[Record]) -> list[Record]:
-    """The last that are gone, and those that may be readmitted."""
+    """The nodes that left last, and those that may be readmitted."""
     gone = [node for node in nodes if not node["in"]]
     return [node for node in gone[:-10] if node.get("evicted")][-40:] + gone[-10:]
 
@@ -153,6 +153,6 @@ def _gone(node: Record) -> dict[str, Any]:
 
 
 def _as_others_see_it(node: Record) -> dict[str, Any]:
-    """What a node would be told is "your" device; here its owner is one reader of many."""
+    """The node with its advice rephrased for other readers than its owner: "its" device instead of "your" device."""
     advice = {key: for_others(str(text)) for key, text in (node.get("advice") or {}).items()}
     return {**node, "advice": advice} if advice else dict(node)

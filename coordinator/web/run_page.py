@@ -1,4 +1,4 @@
-"""The page of a running run: its sources, its addresses, its life."""
+"""The web page of a live run: its data, its addresses, its start and stop."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .feed import Feed
 from .server import PageServer, url_of
 
 LINK_S = 24 * 3600.0
-"""How long a join line of the page admits nodes; the page makes a new one at half of that."""
+"""Seconds for which a join line of the page admits nodes; the page makes a new one after half of that."""
 
 
 class RunSource:
-    """A run as the page wants it."""
+    """The page's Source for a run."""
 
     def __init__(self, run: Run, state: Path) -> None:
         self._run, self._state = run, state
@@ -43,7 +43,7 @@ class RunSource:
         return self._run.context.store.views.all()
 
     def commands(self) -> Sequence[str]:
-        """What may be done now, by the names of ``commands.KINDS``."""
+        """The commands that may be given now: names from ``commands.KINDS``."""
         return () if self._run.is_over else KINDS
 
 
@@ -92,7 +92,7 @@ class RunPage:
         self._server.start()
 
     async def stop(self) -> None:
-        """Tell everybody who looks that this is the end, and close."""
+        """Tell all viewers that the run has ended, and close."""
         self._closing.set()
         await self._server.stop()
 

@@ -21,9 +21,9 @@ _GRACE_S = 2
 
 
 def bind(address: str | None) -> socket.socket:
-    """A bound socket. None: 127.0.0.1:7071, or another port of loopback where that one is taken.
+    """A bound socket. ``address`` None: 127.0.0.1:7071, or another port of loopback where that one is taken.
 
-    FarflungError: the address cannot be had.
+    FarflungError: the address can't be bound.
     """
     host, port = split_address(address, "--page") if address else (DEFAULT_HOST, DEFAULT_PORT)
     try:
@@ -88,7 +88,7 @@ class PageServer:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to serve; a request is answered as soon as the loop turns."""
+        """Start to serve; requests are answered as soon as the event loop runs."""
         self._task = asyncio.create_task(self._server.serve([self._socket]), name="web page")
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The gRPC calls: who may make them, and whom they go on to.
+"""The gRPC calls: the checks on callers, and the parts of the run that answer.
 
 Nothing about the run is decided here.
 """

@@ -1,9 +1,9 @@
-"""Whether others can dial a node: tried at the address that its join comes from, and nowhere else.
+"""Finds out whether others can dial a node; tried only at the address from which its join comes.
 
 Otherwise anybody with a ticket could make the coordinator probe its own network (server-side request forgery). So an
-address is first resolved to a number (``127.1``, ``2130706433``, ``::ffff:127.0.0.1`` and names too), then compared,
-then dialled as that number; and the answer is only whether it worked. Members get the number too, so a name that later
-resolves to something else misleads no node.
+address is first resolved to a number (including ``127.1``, ``2130706433``, ``::ffff:127.0.0.1`` and names), then
+compared, then dialled as that number; the node learns only whether it worked. Members get the number too, so that a
+name that later resolves to another address misleads no node.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True)
 class Reached:
-    """``address``: HOST:PORT by which others dial the node; ``dials_out``: nobody can, so it dials them."""
+    """``address``: HOST:PORT at which others dial the node; ``dials_out``: it can't be dialled, so it dials the
+    others."""
 
     address: str
     dials_out: bool
 
 
 def canonical(host: str) -> Address | None:
-    """What an address of a socket or of ``getaddrinfo`` is: IPv4 inside of IPv6 counts as IPv4. None: no address."""
+    """The IP address in a host of a socket or of ``getaddrinfo``; IPv4 inside IPv6 counts as IPv4. None: no address."""
     try:
         found = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -47,13 +48,13 @@ def canonical(host: str) -> Address | None:
 
 
 def caller_of(peer: str) -> Address | None:
-    """The address of who called, as gRPC names it."""
+    """The caller's IP address, from gRPC's name of the peer."""
     end = end_of(peer)
     return canonical(end[0]) if end is not None else None
 
 
 def may_dial(found: Address, caller: Address | None, allowed: Sequence[Network]) -> bool:
-    """Whether the coordinator may dial this address when that caller joins."""
+    """Whether the coordinator may dial the address ``found`` when ``caller`` joins."""
     return found == caller or any(found in network for network in allowed)
 
 
@@ -70,7 +71,7 @@ async def dial_back(
 ) -> Reached:
     """Whether the node that joins from ``caller`` can be dialled at ``address`` (HOST:PORT).
 
-    ``insists``: it does not dial out itself, so it is Refused where it cannot be dialled.
+    ``insists``: the node was given --advertise and does not dial out, so it is Refused if it can't be dialled.
     """
     hint = "set --advertise HOST:PORT to an address of this machine that the coordinator reaches"
     try:
@@ -95,7 +96,7 @@ async def dial_back(
 
 
 async def _resolved(host: str, port: int, patience: float) -> list[Address]:
-    """The addresses that a host is, each once; none where it does not resolve in time."""
+    """The addresses of a host, each once; empty where it does not resolve in time."""
     asked = asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     try:
         found = await asyncio.wait_for(asked, patience)

@@ -15,32 +15,33 @@ from ...run.people.profiling import FILE, received
 from ...run.run import Run
 
 EARLY_S = 30.0
-"""How long a checkpoint's file waits for the reports of its step."""
+"""Seconds that a checkpoint's file waits for the reports of its step."""
 
 Owner = tuple[str, str]
-"""(name, session) of the node that sends."""
+"""(name, session) of the sending node."""
 
 
 class FileStore:
-    """What cannot be kept is refused, loudly, and training goes on."""
+    """Takes nodes' files. A file that can't be kept is refused with a warning, and training goes on."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._uploads = Uploads(run.context.checkpoints)
 
     async def held(self, owner: Owner, request: pb.ShardName) -> pb.ShardHeld:
-        """How much of a checkpoint's file is here of a stream of this session that broke: where the next one begins."""
+        """The bytes of a checkpoint's file that arrived on a broken stream of this session: the next stream begins
+        there."""
         try:
             if self._run.context.checkpoints.has_whole(request.view, request.step, request.file):
                 return pb.ShardHeld(complete=True)
             which = request.step, request.file, request.view
-            # In a thread: an older stream's last piece may still be on its way to a slow disk.
+            # In a thread, because an older stream's last piece may still be being written to a slow disk.
             return pb.ShardHeld(offset=await asyncio.to_thread(self._uploads.held, owner, *which))
         except GivenUp:
             return pb.ShardHeld(complete=True)
 
     async def take(self, owner: Owner, shards: AsyncIterator[pb.Shard]) -> pb.StoreReply:
-        """One file, whatever it is."""
+        """Take one file: of a checkpoint, or a trace."""
         async for shard in shards:
             if shard.file.startswith(FILE):
                 return await self._trace(owner[0], shard, shards)
@@ -71,16 +72,17 @@ class FileStore:
             if isinstance(error, NotWritten):
                 self._run.saving.not_stored(shard.step, error.message)
             return pb.StoreReply(refused=error.message)
-        except OSError as error:  # such as no descriptor left
+        except OSError as error:  # for example, no file descriptor is left
             why = f"no room for a file of a checkpoint now: {error.strerror or error}"
             self._run.warn(name, why)
             return pb.StoreReply(refused=why)
         finally:
             if incoming is not None:
-                await asyncio.to_thread(incoming.close)  # its last piece may still be on the way to the disk
+                await asyncio.to_thread(incoming.close)  # its last piece may still be being written
 
     async def _expected(self, owner: Owner, shard: pb.Shard) -> Expected:
-        """What a file has to be. It may come before the reports of its step do. ShardRefused: its sender may not."""
+        """The requirements on a file. Waits for the reports of its step, which may come later. ShardRefused: the sender
+        may not send it."""
         deadline = time.monotonic() + EARLY_S
         while True:
             try:

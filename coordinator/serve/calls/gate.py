@@ -1,8 +1,8 @@
 """Admits a call by its session or ticket before its message is read.
 
-Both are in the call's metadata, of which gRPC accepts 16 KiB at most. A message may have 8 MiB, which gRPC holds in
-memory until the call ends: so messages from strangers are never read. Streaming calls check the session themselves,
-before their first read.
+Both are in the call's metadata, which gRPC limits to 16 KiB. A message may have 8 MiB, which gRPC holds in memory until
+the call ends; so messages of callers without a valid session or ticket are never read. Streaming calls check the
+session themselves, before their first read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Handler = Any  # grpc.RpcMethodHandler
 
 
 class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg, unused-ignore]
-    """``knows(name, session, secret)``: whether that is a session; ``check(ticket)``: Refused for what is no ticket."""
+    """``knows(name, session, secret)``: whether these belong to a session of the run; ``check(ticket)``: raises Refused
+    for an invalid ticket."""
 
     def __init__(self, knows: Callable[[str, str, str], bool], check: Callable[[str], object]) -> None:
         self._knows, self._check = knows, check

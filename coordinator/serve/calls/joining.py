@@ -1,4 +1,5 @@
-"""What a join takes, a step for each condition: the versions, the run, the name, the key, the ticket, the address."""
+"""Admits nodes; a method for each condition of a join: the versions, the run, the name, the key, the ticket, the
+address."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from .dial_back import Network, caller_of, dial_back
 class Identity:
     """``run``: the run's id; ``authority``: its CA, None without TLS; ``state``: the state folder.
 
-    ``life``: seconds that a node's certificate is good for.
+    ``life``: seconds for which a node's certificate is valid.
     """
 
     run: str
@@ -40,11 +41,11 @@ class Identity:
     state: Path
     life: float = NODE_LIFE
     dial_back: tuple[Network, ...] = ()
-    """Networks that nodes may be dialled back in, beside the address that a join comes from."""
+    """Networks in which nodes may be dialled back, in addition to the address from which a join comes."""
 
 
 class Joining:
-    """Admits nodes. All that is refused is Refused or NotNow, with what to do about it."""
+    """Admits nodes. A refusal is a Refused or NotNow with a hint."""
 
     def __init__(self, run: Run, identity: Identity) -> None:
         self._run, self._identity, self._store = run, identity, run.context.store
@@ -112,14 +113,15 @@ class Joining:
             raise Refused("the run is over", "start the coordinator again to go on with it")
 
     def _name(self, request: pb.JoinRequest) -> str:
-        """As asked for, or a free one."""
+        """The requested name, or a free one."""
         name = request.name or self._free_name()
         if why := names.mistake(name):
             raise Refused(why, f"--name: {names.RULE}")
         return name
 
     def _key(self, request: pb.JoinRequest, name: str, now: float) -> str:
-        """Digest of the node's key, empty without TLS. Refused: its clock is off, or the key or name is shut out."""
+        """Digest of the node's key, empty without TLS. Refused: its clock is wrong, or the key or name is evicted or
+        drained."""
         key_hash = ""
         if self._identity.authority is not None:
             key_hash = public_key_digest(requested(request.certificate_request))
@@ -135,11 +137,12 @@ class Joining:
         return key_hash
 
     def _check_free(self, name: str, known: NodeRow | None) -> None:
-        """Refused: another node has this name, compared without case. With TLS it keeps the name for good."""
+        """Refused: another node has this name, compared without case. With TLS a name belongs to its first key for
+        ever."""
         hint = f"choose another name: --name {name}-2"
         called = known.name if known is not None else name
         in_now = {names.folded(other) for other in (*self._run.present, *self._joining)}
-        # After a restart of the coordinator a node may be in and not have come back yet.
+        # After a restart of the coordinator, a node may be in the run without having come back yet.
         is_in = known is not None and known.left_at is None and bool(known.key_hash)
         if is_in or names.folded(name) in in_now:
             raise Refused(f"a node named {called} is in the run already", hint)
@@ -158,7 +161,7 @@ class Joining:
     # ---- the answer ----------------------------------------------------------------------------
 
     def _welcome(self, row: NodeRow, secret: str, certificate: bytes) -> pb.JoinReply:
-        """What the node needs to take part."""
+        """The reply with the data that the node needs to take part."""
         context, identity = self._run.context, self._identity
         return pb.JoinReply(
             name=row.name,
@@ -176,7 +179,8 @@ class Joining:
 
 
 def _device(device: pb.Device) -> str:
-    """What a node says of its device, as JSON, fit to be shown and planned with: impossible numbers are unknown."""
+    """A node's description of its device as JSON, cleaned for display and planning: impossible numbers become
+    unknown."""
     for words in ("kind", "description"):
         setattr(device, words, printable(getattr(device, words)))
     for number in ("tflops", "upload_bps", "hours"):

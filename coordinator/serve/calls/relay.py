@@ -25,23 +25,23 @@ from ....proto.messages.frame import Frame, FrameError, Kind
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 64
-"""Streams of one node that wait for their other end. A link has one each way, and a few for bulk."""
+"""Most streams of one node that wait for their other end. A link has one in each direction, and a few for bulk."""
 PATIENCE_S = 10.0
-"""How long one end waits for the other; then it has to ask again."""
+"""Seconds that one end waits for the other; then it has to ask again."""
 
 Key = tuple[str, str, str, str]
 """Name and session of the sender, name and session of the receiver."""
 
 
 class _Refused(Exception):
-    """The text goes to the node."""
+    """The relay refuses a stream; the message is sent to the node."""
 
 
 @dataclass(eq=False)
 class _End:
-    """One node's stream. ``other`` is set when the two are joined, ``ended`` when they are over.
+    """One node's stream. ``other`` is set when the two streams are joined, ``ended`` when they end.
 
-    ``welcomed``: it has had its WELCOME, which nothing may come before.
+    ``welcomed``: it was sent its WELCOME, which has to be the first message.
     """
 
     context: rpc.PeerContext
@@ -52,10 +52,11 @@ class _End:
 
 
 class Relay:
-    """Serves the method between nodes at the coordinator. ``knows(name, session, secret)``: who is in the run.
+    """Serves the method of peers at the coordinator. ``knows(name, session, secret)``: whether these belong to a
+    session of the run.
 
-    Two meet where each has asked for the other, and only if nobody can dial either: what passes here is the
-    coordinator's own traffic.
+    Two nodes are joined if each has asked for the other, and only if neither can be dialled, because relayed bytes use
+    the coordinator's own line.
     """
 
     def __init__(
@@ -65,13 +66,13 @@ class Relay:
         door: Door | None = None,
         meets: Callable[[str, str], bool] = lambda name, session: True,
     ) -> None:
-        """``door``: is told which connections have shown a session. ``meets(name, session)``: it is in the run, and
-        cannot be dialled."""
+        """``door``: is told which connections have shown a session. ``meets(name, session)``: whether the node is in
+        the run and can't be dialled."""
         self._run, self._knows, self._door, self._meets = run, knows, door or Door(), meets
         self._waiting: dict[tuple[Key, bool], _End] = {}
 
     async def serve(self, context: rpc.PeerContext) -> None:
-        """One end, from its greeting to the end of either."""
+        """Serve one end, from its greeting to the end of either stream."""
         with contextlib.suppress(*rpc.BROKEN):
             try:
                 session = self._session(context)  # before anything is read
@@ -107,7 +108,7 @@ class Relay:
                 del self._waiting[mine]
 
     async def _pass_on(self, end: _End) -> None:
-        """What this end says to the other, until either is over."""
+        """Pass this end's messages to the other end, until either stream ends."""
         assert end.other is not None
         await _write(end.context, Frame(Kind.WELCOME))
         end.welcomed.set()

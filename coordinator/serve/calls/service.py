@@ -1,4 +1,4 @@
-"""The coordinator's gRPC methods: checks who calls, then hands over to the run. Thin on purpose."""
+"""The coordinator's gRPC methods: they check the caller and call the run. Thin on purpose."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class CoordinatorService(rpc.CoordinatorServicer):
         """``door``: is told which connections have shown a secret."""
         self._run, self._artifacts, self._identity = run, artifacts, identity
         self._door = door or Door()
-        self._readers = ThreadPoolExecutor(thread_name_prefix="read")  # what takes long there holds up nothing else
+        self._readers = ThreadPoolExecutor(thread_name_prefix="read")  # long reads there do not delay other threads' work
         self._joining, self._files = Joining(run, identity), FileStore(run)
 
     # ---- joining -----------------------------------------------------------------------------
 
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:
         """Admit a node; a refusal is one sentence, a newline, and what to do."""
-        self._door.proved(end_of(context.peer()))  # its ticket was looked at before its message (gate.py)
+        self._door.proved(end_of(context.peer()))  # its ticket was checked before its message was read (gate.py)
         try:
             return await self._joining.join(request, str(context.peer()))
         except FarflungError as error:
@@ -63,7 +63,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
     # ---- the control stream --------------------------------------------------------------------
 
     async def Attend(self, requests: AsyncIterator[pb.Report], context: Context) -> AsyncIterator[pb.Order]:
-        """Reports in, orders out, for a session's whole life."""
+        """The control stream: takes reports and sends orders, for a session's whole life."""
         name, session = await self._caller(context)
         try:
             first = await asyncio.wait_for(anext(requests), _FIRST_REPORT_S)
@@ -74,15 +74,16 @@ class CoordinatorService(rpc.CoordinatorServicer):
         await self._caller(context)  # it may have been fenced meanwhile
         stream = self._run.attach(name, first.hello)
         reader = asyncio.create_task(self._read(stream, requests))
-        context.add_done_callback(lambda _: reader.cancel())  # a read of a call that is gone need not end by itself
+        context.add_done_callback(lambda _: reader.cancel())  # a read of an ended call may never return
         try:
             while (order := await stream.queue.get()) is not None:
                 yield order
                 if order.WhichOneof("kind") == "stop":
-                    # Its goodbye ends the stream; who has none to say is let go all the same.
+                    # The node's goodbye ends the stream; a node that sends none is dropped after the timeout.
                     await asyncio.wait([reader], timeout=_FIRST_REPORT_S)
                     break
-            # A read that is broken off would end the call as cancelled, and its node would not know that it was heard.
+            # Cancelling the read would end the call as cancelled, and the node would not know that its goodbye has
+            # arrived.
             await asyncio.wait([reader], timeout=_LAST_WORDS_S)
         finally:
             reader.cancel()
@@ -90,7 +91,8 @@ class CoordinatorService(rpc.CoordinatorServicer):
             self._run.detach(stream, "connection lost")
 
     async def _read(self, stream: Attendance, requests: AsyncIterator[pb.Report]) -> None:
-        """Hand reports over until the stream ends: a clean end is no goodbye, only a Goodbye is."""
+        """Pass reports to the run until the stream ends. A clean end does not count as a goodbye; only a Goodbye
+        does."""
         try:
             async for report in requests:
                 try:
@@ -109,13 +111,13 @@ class CoordinatorService(rpc.CoordinatorServicer):
             log.info("the control stream of %s broke: %s", stream.name, rpc.why_broken(error))
         except LeaseLost as error:
             log.info("a report of %s came too late: %s", stream.name, error.message)
-        except Exception:  # nobody waits for this task
+        except Exception:  # nothing awaits this task, so its errors are logged here
             log.exception("a report of %s could not be taken", stream.name)
         finally:
             stream.queue.put_nowait(None)
 
     def _renew(self, stream: Attendance, request: bytes) -> None:
-        """Another certificate for the key that the node joined with, and for no other."""
+        """Send a new certificate for the key with which the node joined; other keys are refused."""
         authority, row = self._identity.authority, self._run.context.store.nodes.named(stream.name)
         if authority is None or row is None:
             return
@@ -165,7 +167,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, told(error.message))
 
     async def Held(self, request: pb.ShardName, context: Context) -> pb.ShardHeld:
-        """How much of a checkpoint's file is here: where its next stream begins."""
+        """The bytes of a checkpoint's file that have arrived: its next stream begins there."""
         return await self._files.held(await self._caller(context), request)
 
     async def Store(self, requests: AsyncIterator[pb.Shard], context: Context) -> pb.StoreReply:

@@ -1,4 +1,4 @@
-"""What a start settles before nodes may join: the options, the address, the rules, and whether an old run may go on.
+"""What a start decides before nodes may join: the options, the address, the rules, and whether an old run may continue.
 
-The order of the steps is lead.py's.
+lead.py has the order of the steps.
 """

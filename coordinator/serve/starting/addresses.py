@@ -19,9 +19,9 @@ _LOOPBACK = "127.0.0.1"
 
 
 def reserve(listen: str) -> socket.socket:
-    """A socket bound to the address, not listening: the port is known to be free while the data are read.
+    """A socket bound to the address but not listening, so that the port stays reserved while the data are read.
 
-    gRPC comes after that, because the profile is a process of its own and gRPC does not like to be forked.
+    gRPC starts after that, because the profile runs in a child process and gRPC does not support forking.
     """
     host, port = split_address(listen, "--listen")
     hint = "choose another with --listen HOST:PORT"
@@ -58,7 +58,7 @@ def server_on(reserved: socket.socket, listen: str, authority: Authority | None,
 
 
 def advertised(options: Options, port: int) -> str:
-    """HOST:PORT for the link: as asked, or the address that is listened on, or this machine's own."""
+    """HOST:PORT for the link: from --advertise, else the address of --listen, else this machine's own."""
     if options.advertise:
         host, wished = split_address(options.advertise, "--advertise")
         return join_address(host, wished or port)
@@ -73,7 +73,8 @@ def reached_here(listen: str, port: int) -> str:
 
 
 def only_here(options: Options, address: str) -> str:
-    """A warning when the link's address leads others nowhere although every address is listened on, else nothing."""
+    """A warning when other machines can't use the link's address although the coordinator listens on all addresses;
+    else empty."""
     if options.advertise or split_address(options.listen)[0] not in _ANYWHERE or split_address(address)[0] != _LOOPBACK:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""What ``coordinator start`` was asked for."""
+"""The options of ``coordinator start``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_LISTEN = "0.0.0.0:7070"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """``profile_command`` and ``planner`` are for tests."""
+    """The options as given. ``profile_command`` and ``planner`` are for tests."""
 
     job: Path
     state: Path | None = None
@@ -32,21 +32,21 @@ class Options:
     profile_command: Sequence[str] = PROFILE_COMMAND
     planner: Planner | None = None
     page: str | None = None
-    """Where the web page listens, HOST:PORT; empty: the usual place; None: no page."""
+    """Where the web page listens, HOST:PORT; empty: the default; None: no page."""
     database: str | None = None
     loggers: Sequence[Make] = ()
     timing: dict[str, float] = field(default_factory=dict)
-    """Times of Rules, where they differ."""
+    """Fields of Rules (times) that differ from the defaults."""
     certificate_life: float = NODE_LIFE
     dial_back: Sequence[str] = ()
-    """Networks in which nodes may be dialled back, beside the address that a join comes from."""
+    """Networks in which nodes may be dialled back, in addition to the address from which a join comes."""
     give_up: bool = False
-    """End without the last checkpoint where it does not come."""
+    """Whether the run ends without its last checkpoint where that does not arrive."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """One start: what was asked for, and what belongs to the run's folder. ``state``: the folder.
+    """One start: its options, and the store and events of the run. ``state``: the state folder.
 
     ``stop`` is set by the first SIGINT, ``at_once`` by the second.
     """

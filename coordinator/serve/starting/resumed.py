@@ -1,4 +1,4 @@
-"""Whether a run may go on with a job, and what an earlier start found out about its data and model."""
+"""Whether a run may continue with a job, and the facts that an earlier start made."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ...store.store import Store
 
 
 def check_resumed(job: Job, store: Store, place: str) -> bool:
-    """Whether the job names other files than at the last start.
+    """Check that a run may continue with this job. Returns whether the job names other files than at the last start.
 
-    Steps, epochs, checkpoint, codecs, learning rate and its schedule may change too; JobError for anything else. A
-    start that found the data or the model wrong has begun no run: the job is there to be corrected.
+    Steps, epochs, checkpoint, codecs, learning rate and its schedule may change too; JobError for other changes. If an
+    earlier start failed on the data or the model, no run has begun and any key may change.
     """
     stored = store.get("job")
     if stored is None or store.get("facts") is None:
@@ -36,7 +36,7 @@ def check_resumed(job: Job, store: Store, place: str) -> bool:
 async def prepare_or_restore(
     job: Job, known: str | None, folder: Path, profile_command: Sequence[str], moved: bool, emit: events.Emit
 ) -> Prepared:
-    """Facts of an earlier start (``known``, as JSON) where they still hold, else found out now: of the same data and
+    """The facts of an earlier start (``known``, JSON) where they are still valid, else new ones for the same data and
     model. ``folder``: of the artifacts; ``moved``: the job names other files. JobError: the data or the model differ.
     """
     if known is None:

@@ -12,7 +12,7 @@ from .options import Options
 
 
 def rules_of(job: Job, facts: Facts, options: Options) -> Rules:
-    """What is decided once for the whole run."""
+    """The rules, which do not change during the run."""
     wanted, why = wanted_nodes(job)
     if options.min_nodes is not None and options.min_nodes > wanted:
         wanted, why = options.min_nodes, f"it begins with {options.min_nodes}"

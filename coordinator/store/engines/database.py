@@ -1,4 +1,4 @@
-"""What a run's store needs of its database, be it SQLite in the state folder (sqlite.py) or a server (postgresql.py).
+"""The interface of a run's database: SQLite in the state folder (sqlite.py) or a server (postgresql.py).
 
 Both take the same statements (``?`` for a value) and give plain tuples. ``write`` is one transaction.
 """
@@ -15,7 +15,7 @@ Rows = list[tuple[Any, ...]]
 
 
 class NoRoom(FarflungError):
-    """The database cannot be written now, mostly because the disk under it is full; later it may be."""
+    """The database can't be written now, usually because its disk is full; later this may work."""
 
     hint_for_file = "make room on that disk"
 
@@ -27,11 +27,12 @@ class Locked(NoRoom):
 
 
 class LeaseLost(FarflungError):
-    """This coordinator does not lead any more, or cannot know: its lease ended, or the database is away."""
+    """This coordinator does not lead any more, or can't find out: its lease has ended, or the database does not
+    answer."""
 
 
 class Database(Protocol):
-    """What a store needs of its database."""
+    """The methods that a store calls."""
 
     name: str
     shared: bool
@@ -41,12 +42,13 @@ class Database(Protocol):
         """The rows of one query."""
 
     def write(self, statements: Sequence[Statement]) -> int:
-        """All or none of them; how many rows the last one changed. NoRoom, LeaseLost."""
+        """Execute all statements or none. Returns the number of rows that the last one changed. Raises NoRoom or
+        LeaseLost."""
 
     def close(self) -> None:
-        """Twice is fine."""
+        """Close it; may be called twice."""
 
 
 def storable(values: Sequence[Any]) -> list[Any]:
-    """Text without halves of surrogate pairs, which no database holds."""
+    """The values, where texts have no unpaired surrogates, which no database can store."""
     return [value.encode(errors="replace").decode() if isinstance(value, str) else value for value in values]

@@ -22,32 +22,34 @@ if TYPE_CHECKING:
 
 
 LEASE_S = 10.0
-"""How long a coordinator leads without renewing, by the server's clock."""
+"""Seconds for which a coordinator leads after a renewal, by the server's clock."""
 
 
 PATIENCE_S = 3.0
-"""How long one statement waits for a server that is away, before the coordinator stops leading."""
+"""Seconds that one statement waits for a server that does not answer, before the coordinator stops leading."""
 
 
 _RETRY_S = 0.2
 
 
 HANG_S = LEASE_S
-"""How long a statement may get no answer from a server that holds the connection: then there is no lease."""
+"""Seconds that a statement may wait for an answer over an open connection; after that the lease counts as lost."""
 
 
 _Result = TypeVar("_Result")
 
 
 class PostgreSQL:
-    """A database of a PostgreSQL server, through psycopg. A statement waits PATIENCE_S for a server that is away."""
+    """A database of a PostgreSQL server, through psycopg. A statement waits up to PATIENCE_S for a server that does not
+    answer."""
 
     shared = True
 
     def __init__(self, url: str, tables: str) -> None:
         """Connect and make the tables, if any are given.
 
-        FarflungError: psycopg is missing, the server is away or refuses, there is no run and no tables are given.
+        FarflungError: psycopg is missing, the server does not answer or refuses, or there is no run and no tables are
+        given.
         """
         try:
             import psycopg
@@ -58,10 +60,10 @@ class PostgreSQL:
         self._psycopg, self._url = psycopg, url
         self._holder = secrets.token_hex(8)
         self._watch = Watchdog(HANG_S)
-        self._busy = threading.RLock()  # a start looks for checkpoints in a thread while the lease is renewed
+        self._busy = threading.RLock()  # a start reads checkpoints' rows in a thread while the lease is renewed
         self.term = 0
-        """Of the lease, 0: does not lead."""
-        self._until = 0.0  # by time.monotonic(): nothing is ordered after it
+        """The lease's term; 0: this coordinator does not lead."""
+        self._until = 0.0  # by time.monotonic(); no orders are given after this time
         try:
             self._connection = self._connect()
             info = self._connection.info
@@ -78,7 +80,7 @@ class PostgreSQL:
 
     def _prepare(self, tables: str) -> None:
         with self._connection.transaction():
-            self._connection.execute("select pg_advisory_xact_lock(7241)")  # two may start at once
+            self._connection.execute("select pg_advisory_xact_lock(7241)")  # two coordinators may start at the same time
             for statement in _postgres_tables(tables) if tables else ():
                 self._connection.execute(statement)
             if self._connection.execute("select to_regclass('meta')").fetchone() == (None,):
@@ -115,7 +117,8 @@ class PostgreSQL:
     # ---- the lease ---------------------------------------------------------------------------
 
     def take_lease(self, who: str) -> int:
-        """The new term if this coordinator leads from now on, 0 while another does. ``who``: for people."""
+        """The new term if this coordinator leads from now on; 0 while another leads. ``who``: this coordinator's name
+        for people."""
         asked = time.monotonic()
         self.term = 0
 
@@ -129,7 +132,7 @@ class PostgreSQL:
         return self.term
 
     def renew_lease(self) -> None:
-        """Lead on; LeaseLost when the lease has ended."""
+        """Renew the lease. LeaseLost when it has ended."""
         asked = time.monotonic()
         try:
             if not self._patiently(lambda db: db.execute(_RENEW, (LEASE_S, self._holder, self.term)).rowcount):
@@ -137,7 +140,7 @@ class PostgreSQL:
         except NoRoom as error:
             if not self.leads:
                 raise LeaseLost(error.message, error.hint) from None
-            return  # what is left of the lease may be enough
+            return  # the rest of the lease may be long enough
         self.check_lease()
         self._until = asked + LEASE_S
 
@@ -147,7 +150,7 @@ class PostgreSQL:
         return time.monotonic() < self._until
 
     def check_lease(self) -> None:
-        """LeaseLost when it is not held."""
+        """Raise LeaseLost unless the lease is held."""
         if not self.leads:
             raise LeaseLost(f"the lease on the run in {self.name} has ended")
 
@@ -162,7 +165,7 @@ class PostgreSQL:
         return str(found[0][0]) if found else ""
 
     def standbys(self) -> list[str]:
-        """Who stands by, for people."""
+        """The names, for people, of the coordinators that stand by."""
         recent = "seen > clock_timestamp() - interval '5 seconds'"
         mine = "holder not in (select holder from lease where expires > clock_timestamp())"
         return [str(row[0]) for row in self.read(f"select who from standbys where {recent} and {mine} order by who")]
@@ -170,13 +173,14 @@ class PostgreSQL:
     # ---- the connection ----------------------------------------------------------------------
 
     def _connect(self) -> psycopg.Connection[Any]:
-        # A server whose host vanished is noticed within seconds: the coordinator's loop waits here.
+        # A vanished server must be noticed within seconds, because the coordinator's event loop waits here.
         limits = {"connect_timeout": 3, "keepalives_idle": 2, "keepalives_interval": 1, "keepalives_count": 3}
         address = self._psycopg.conninfo.make_conninfo(self._url, tcp_user_timeout=5000, **limits)
         return self._psycopg.connect(address, autocommit=True)
 
     def _patiently(self, work: Callable[[psycopg.Connection[Any]], _Result]) -> _Result:
-        """``work`` on a connection that is open; statements here may be done twice without harm."""
+        """Do ``work`` on an open connection, again after a lost connection: all statements here may be executed
+        twice."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -189,7 +193,7 @@ class PostgreSQL:
                 if not self._connection.closed and not self._connection.broken:
                     raise self._for_now(error) from None
                 if time.monotonic() > deadline:
-                    self._until = 0.0  # what was to be written is not: nothing may be ordered or acknowledged after it
+                    self._until = 0.0  # the write has failed, so no orders or acknowledgements may follow
                     raise LeaseLost(f"{self.name} is away: {self._sentence(error)}") from None
                 time.sleep(_RETRY_S)
             except self._psycopg.Error as error:
@@ -256,7 +260,7 @@ def _marks(sql: str) -> Any:
 
 
 def _clean(values: Sequence[Any]) -> list[Any]:
-    """Text without the one more character that PostgreSQL's cannot hold; it may come from a node."""
+    """The values without the character NUL in texts, which PostgreSQL can't store; it may come from a node."""
     other = "\N{REPLACEMENT CHARACTER}"
     return [value.replace("\0", other) if isinstance(value, str) else value for value in storable(values)]
 

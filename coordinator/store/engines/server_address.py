@@ -1,4 +1,4 @@
-"""The address of a database server: what is wrong with it, and how to speak of it without its password."""
+"""The address of a database server: checks it, and removes its password from messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _HINT = "write @ / : ? # % of a user or password as %40 %2F %3A %3F %23 %25, or 
 
 
 def check(url: str) -> None:
-    """FarflungError, which quotes nothing, for an address whose password would be taken for something else of it."""
+    """FarflungError, which quotes nothing, for an address in which a part of the password would be parsed as another
+    part."""
     rest = url.partition("://")[2]
     place, _, _ = rest.partition("?")
     host, _, _ = place.partition("/")

@@ -52,7 +52,7 @@ class SQLite:
         return changed
 
     def wait_at_most(self, seconds: float) -> None:
-        """For another process that writes too, before a statement raises Locked."""
+        """Wait at most this many seconds for another writing process before a statement raises Locked."""
         self._db.execute(f"pragma busy_timeout = {round(1000 * seconds)}")
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class SQLite:
 
 
 def _passing(message: str) -> type[NoRoom] | None:
-    """What SQLite's words mean, where writing may work again later."""
+    """The NoRoom error for a message of SQLite after which writing may work later; None for other messages."""
     if "locked" in message or "busy" in message:
         return Locked
     return NoRoom if any(words in message for words in ("full", "disk I/O", "readonly", "unable to open")) else None

@@ -1,7 +1,8 @@
-"""Ends waits for a database server that holds a connection and does not answer: stopped, or frozen with its machine.
+"""Ends waits for a database server that keeps a connection open but does not answer, because it or its machine is
+frozen.
 
-The coordinator's event loop would wait in them for ever: the kernel of such a server still acknowledges packets. One
-thread checks one number, so statements cost nothing more.
+The coordinator's event loop would wait for ever, because such a server's kernel still acknowledges packets. A thread
+only checks one number, so statements have no further cost.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ LOOK_S = 0.5
 
 
 class Watchdog:
-    """``over`` a block that waits for a server: its connection is shut down where that takes longer than ``most_s``."""
+    """``over(connection)`` encloses a block that waits for a server: the connection is shut down if the block takes
+    longer than ``most_s``."""
 
     def __init__(self, most_s: float) -> None:
         self.most_s = most_s
         self._began: tuple[float, int] | None = None
-        """Since when, and the descriptor of the connection."""
+        """(since when the block waits, file descriptor of the connection)."""
         self._closed = threading.Event()
         self._ending = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -41,7 +43,7 @@ class Watchdog:
         try:
             yield
         finally:
-            with self._ending:  # its descriptor may be another's from here on
+            with self._ending:  # after this its descriptor may belong to another file
                 self._began = outer
 
     def close(self) -> None:

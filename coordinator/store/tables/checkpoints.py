@@ -7,7 +7,7 @@ from ..rows import CheckpointRow
 
 
 class CheckpointRows:
-    """The complete checkpoints that are kept. The files themselves are coordinator/checkpoints'."""
+    """The rows of the complete checkpoints that are kept. coordinator/checkpoints has the files."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

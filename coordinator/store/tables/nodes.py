@@ -21,7 +21,8 @@ class NodeRows:
         return self._connection.first(NodeRow, "where name = ?", name)
 
     def called(self, name: str) -> NodeRow | None:
-        """The node of this name in any case. Older versions let names differ by case alone: then the exact one."""
+        """The node of this name in any case. In databases of older versions, names may differ only by case: then the
+        exact one."""
         rows = self._connection.rows(NodeRow, "where lower(name) = ? order by joined", name.lower())
         return next((row for row in rows if row.name == name), next(iter(rows), None))
 

@@ -1,4 +1,4 @@
-"""Work: what each node has trained, and what its judges have said of it."""
+"""Work: the samples that each node has trained, and the scores that judges gave it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..rows import ScoreRow, WorkRow
 
 
 class WorkRows:
-    """Work and scores of all nodes. What they amount to is observe/useful_work.py's."""
+    """Work and scores of all nodes. observe/useful_work.py computes the ledger from them."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -23,5 +23,5 @@ class WorkRows:
         return self._connection.rows(WorkRow, "order by node")
 
     def scores(self) -> list[ScoreRow]:
-        """What each judge has said of each node, ordered by node and judge."""
+        """Each judge's scores of each node, ordered by node and judge."""
         return self._connection.rows(ScoreRow, "order by node, judge")
