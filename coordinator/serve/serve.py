@@ -113,7 +113,7 @@ async def _take_turns(start: Start) -> int:
     if not start.options.insecure:
         sealing.check_passphrase(store)
     ahead: Prepared | None = None
-    if (known := store.get("facts")) is not None:  # reading the data later would delay the takeover; changed data are refused now
+    if (known := store.get("facts")) is not None:  # read now, not at the takeover
         folder, command = start.state / "artifacts", start.options.profile_command
         try:
             ahead = await unless(stop, prepare_or_restore(start.job, known, folder, command, moved, start.emit))

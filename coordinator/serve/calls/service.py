@@ -45,7 +45,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
         """``door``: is told which connections have shown a secret."""
         self._run, self._artifacts, self._identity = run, artifacts, identity
         self._door = door or Door()
-        self._readers = ThreadPoolExecutor(thread_name_prefix="read")  # long reads there do not delay other threads' work
+        self._readers = ThreadPoolExecutor(thread_name_prefix="read")  # for long reads
         self._joining, self._files = Joining(run, identity), FileStore(run)
 
     # ---- joining -----------------------------------------------------------------------------

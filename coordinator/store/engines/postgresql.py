@@ -80,7 +80,7 @@ class PostgreSQL:
 
     def _prepare(self, tables: str) -> None:
         with self._connection.transaction():
-            self._connection.execute("select pg_advisory_xact_lock(7241)")  # two coordinators may start at the same time
+            self._connection.execute("select pg_advisory_xact_lock(7241)")  # two may start together
             for statement in _postgres_tables(tables) if tables else ():
                 self._connection.execute(statement)
             if self._connection.execute("select to_regclass('meta')").fetchone() == (None,):
