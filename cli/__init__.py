@@ -1,4 +1,4 @@
-"""What is typed and seen: one file for each command of ``farflung``.
+"""The command line: one file for each command of ``farflung``, and how results are shown.
 
-Here words become calls, and answers become screens and exit statuses. What a run does is decided elsewhere.
+Here typed words become function calls, and results become text and exit statuses. What a run does is decided elsewhere.
 """

@@ -1,4 +1,4 @@
-"""``farflung codecs advise``: which codec updates should have over a link, and what that costs in loss."""
+"""``farflung codecs advise``: the codec for updates over a link of a given rate, and its cost in loss."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..scheduler.workloads.codecs import bits_of
 from ..scheduler.workloads.ladder import ladder
 
 RARE = 20
-"""Steps between rounds where rounds at each step are too much for the link."""
+"""The numbers of steps between rounds that are tried where the link is too slow for a round in each step."""
 COSTS = {
     ("gradient", "none"): "none",
     ("gradient", "int8"): "+0.04 %",
@@ -18,14 +18,14 @@ COSTS = {
     ("delta", "cocktail:random=0.1,top=0.2,bits=4"): "+4.4 % (of it +1.5 % by local steps)",
     ("delta", "cocktail:random=0.1,top=0.1,bits=4"): "+5.0 % (of it +1.5 % by local steps)",
 }
-"""Validation loss against one optimiser on the whole batch, where docs/quality.md has it: of 124,672 parameters, and of
-no larger model yet."""
+"""Validation loss compared with one optimiser on the whole batch, as measured in docs/quality.md: for 124,672
+parameters; not measured for larger models."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A mode and codec that a job may have. bits: of a parameter and round. error: of the mean of all members, as a
-    part of its square; None: not measured. seconds: of a round on the link."""
+    """A mode and codec for a job. bits: on the wire for each parameter in a round. error: squared error of all members'
+    mean, divided by the mean's square; None: not measured. seconds: of a round on the link."""
 
     mode: str
     every: int
@@ -36,16 +36,16 @@ class Choice:
 
     @property
     def cost(self) -> str:
-        """What it costs in loss, as far as that is measured."""
+        """The cost in loss, in words, where it was measured."""
         known = COSTS.get((self.mode, self.codec)) if self.every == 1 else None
         return known or "not measured"
 
 
 def choices(parameters: int, members: int, rate: float) -> list[Choice]:
-    """What a job may have, the least lossy first. rate: bit/s of each member's link.
+    """The possible modes and codecs, the least lossy first. rate: bit/s of each member's link.
 
-    In a round each member sends its contribution to those who add up its parts, and the parts that it adds up to all
-    others: 2 (members - 1) / members times the encoded vector.
+    In a round each member sends its contribution to the parts' publishers, and its own part's result to all others: 2
+    (members - 1) / members times the encoded vector.
     """
     found = []
     for mode, every in (("gradient", 1), ("delta", 1), ("delta", RARE)):
@@ -57,12 +57,13 @@ def choices(parameters: int, members: int, rate: float) -> list[Choice]:
 
 
 def chosen(found: Sequence[Choice], step: float) -> Choice | None:
-    """The first whose round is over before the next begins, ``step`` seconds a step; None: not even the last is."""
+    """The first choice whose round ends before the next begins, at ``step`` seconds a step; None where no choice is
+    fast enough."""
     return next((one for one in found if one.seconds <= step * one.every), None)
 
 
 def sentence(best: Choice | None, last: Choice, step: float) -> str:
-    """What to write into the job, and why."""
+    """A sentence: what to write into the job, and why."""
     if best is None:
         return (
             f"No codec hides behind a step of {step:g} s: even {last.codec} every {last.every} steps takes "
@@ -79,7 +80,7 @@ def sentence(best: Choice | None, last: Choice, step: float) -> str:
 def advise(
     parameters: int, members: int, rate: float, step: float, error: Callable[[str], float] | None = None
 ) -> dict[str, Any]:
-    """The advice and the choices that it was made of. error: of a codec's mean of all members."""
+    """The advice, and the choices on which it is based. error: codec -> squared error of all members' mean."""
     found = choices(parameters, members, rate)
     errors = {codec: error(codec) for codec in dict.fromkeys(one.codec for one in found)} if error else {}
     best = chosen(found, step)

@@ -1,4 +1,4 @@
-"""What ``farflung codecs`` and its commands show: plain data, for the front door to print."""
+"""The functions behind ``farflung codecs`` and its commands: they return plain data, which is printed elsewhere."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def table() -> list[dict[str, Any]]:
 
 
 def _bits(name: str) -> float | None:
-    """Bits a value of a vector of 2**20 at the codec's defaults; None where only a message tells."""
+    """Bits for each value of a vector of 2**20 at the codec's defaults; None where they depend on the values."""
     try:
         return round(bits_of(name, 1 << 20), 3)
     except PlanError:
@@ -68,9 +68,9 @@ def measure(
 
 
 MOST = 1 << 22
-"""Values of a file on which errors are measured."""
+"""Most values of a file on which errors are measured."""
 MOMENTUM = "optimizer.m."
-"""What tensors of a checkpoint begin with that are means of gradients."""
+"""Prefixes of those tensors of a checkpoint that are means of gradients."""
 
 
 def advise(path: str, members: int, link: str, step: float) -> dict[str, Any]:

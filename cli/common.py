@@ -1,4 +1,4 @@
-"""What every command of the front door has in common: three options, how errors look, what a typo gets.
+"""The common part of all commands: three options, error messages, and suggestions for typing errors.
 
 A command is a function ``body(output, ...)`` that returns its exit status (None is 0); its other parameters are
 typer's. Nothing here knows which commands there are.
@@ -16,7 +16,7 @@ from .screen.help import Command, Group
 from .screen.output import INTERRUPTED, WRONG, Output, error_text
 
 Body = Callable[..., int | None]
-UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # the only public way to it, in all versions of typer
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # the only public access to this class in all versions of typer
 
 _Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout; logs go to stderr.")]
 _Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
@@ -35,8 +35,9 @@ _LogFormat = Annotated[
 
 
 def new_app(text: str | None = None) -> typer.Typer:
-    """An empty set of commands. With ``text`` it is a group of its own, which shows its help when nothing follows."""
-    # help=None is not the same as no help: it would hide the docstring of the app's callback.
+    """An empty typer application. With ``text`` it is a group of commands, which shows its help when no command is
+    typed."""
+    # help=None differs from leaving help out: it would hide the docstring of the app's callback.
     about: dict[str, Any] = {} if text is None else {"help": text}
     app = typer.Typer(
         cls=Group,
@@ -100,7 +101,7 @@ def reported(body: Body) -> Callable[..., None]:
 
 
 def execute(app: typer.Typer, words: list[str]) -> int:
-    """Run the command that ``words`` say; its exit status. A mistake in the words is one message and status 2."""
+    """Run the command line ``words`` and return its exit status. A mistake in it gives one message and status 2."""
     try:
         status = app(words, standalone_mode=False, prog_name="farflung")
     except UsageError as error:

@@ -1,8 +1,7 @@
 """``farflung demo``: a language model trained by four nodes on this machine, from the text to a sample of new text.
 
-The job is ``examples/shakespeare.toml`` as it stands, copied next to its text into the state folder, so that what the
-demo does can be read, changed and run by hand. Exporting and generating run as commands of their own: this
-process never imports torch.
+The job is ``examples/shakespeare.toml``, copied with its text into the state folder, so that people can read it, change
+it and run it by hand. Exporting and generating run as separate processes: this process never imports torch.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ def demo(output: Output, state: Path | None, nodes: int, write_text: Callable[[P
     """Train, export, generate. Returns the exit status.
 
     Args:
-        state: the run's folder; the first of runs/demo, runs/demo-2, ... that does not exist yet by default.
+        state: the run's folder; by default the first of runs/demo, runs/demo-2, ... that does not exist.
         nodes: how many node processes.
-        write_text: writes the text that the job trains on below a folder, where the job expects it beside itself.
+        write_text: writes the training text below a folder, at the path where the job file expects it.
     """
     folder = state if state is not None else fresh(Path("runs"), "demo")
     job = folder / _JOB
@@ -47,7 +46,7 @@ def demo(output: Output, state: Path | None, nodes: int, write_text: Callable[[P
         if status:
             return status
         output.say("\nexporting the checkpoint and writing some text with it ...")
-        # Both read the checkpoint, so neither waits for the other: most of their time is loading torch.
+        # They run at the same time, because both only read the checkpoint, and most of their time is loading torch.
         exported, written = _ask(
             folder,
             ["export", str(folder), str(fresh(folder, "model"))],
@@ -64,7 +63,7 @@ def demo(output: Output, state: Path | None, nodes: int, write_text: Callable[[P
 
 
 def _ask(folder: Path, *commands: list[str]) -> list[Event]:
-    """Run these commands beside each other and return the object that each prints."""
+    """Run these commands at the same time and return the object that each prints."""
     children = Children(folder / "logs")
     answers: dict[str, Event] = {}
     try:
@@ -73,7 +72,7 @@ def _ask(folder: Path, *commands: list[str]) -> list[Event]:
             children.start(words[0], words, {}, lifeline=False)
         while waiting:
             word = children.next()
-            assert word is not None  # without a timeout it waits for one
+            assert word is not None  # None is returned only after a timeout
             name = word.child.name
             if isinstance(word, Said):
                 answers[name] = word.event

@@ -1,4 +1,4 @@
-"""What to type next when a run is done, and how to load what was exported: by what kind of model it is."""
+"""What to type next when a run is done, and how to load its exported model, depending on the kind of model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def fresh(parent: Path, name: str) -> Path:
 
 
 def following(state: str, model: Model, here: Path | None = None, task: str = "language") -> str:
-    """What to type when a run of the coordinator here is done. ``here``: where it is typed, the working folder."""
+    """What to type when a run of a coordinator on this machine is done. ``here``: the working folder."""
     out = fresh(here or Path(), "adapter" if model.lora is not None else "model").name
     export = f"next: farflung export {state} {out}"
     if model.build is not None or model.parameters is not None:

@@ -21,16 +21,17 @@ Fetch = Callable[..., bytes]
 
 
 def opener(folder: Path) -> Callable[[Job, Facts, Fetch, Path, Tell], Dataset]:
-    """What the node calls once it knows the job: the text below ``folder`` as samples. FarflungError: no folder."""
+    """A function that the node calls when it has the job; it makes samples of the text below ``folder``. FarflungError:
+    there is no such folder."""
     folder = folder.expanduser().resolve()
     if not folder.is_dir():
         raise FarflungError(f"--data {folder} is no folder", "name the folder that the job's file patterns start from")
 
     def open_own_data(job: Job, facts: Facts, fetch: Fetch, cache: Path, tell: Tell) -> Dataset:
-        """Tokenises what the job's patterns find below the folder into ``cache``.
+        """Tokenises the files below the folder that match the job's patterns, into ``cache``.
 
-        JobError: nothing there, or too little. FarflungError: a pattern that looks elsewhere; the job comes from
-        another machine, and what it may read here is this folder.
+        JobError: no text, or too little. FarflungError: a pattern leads outside the folder; the job comes from another
+        machine and may read only this folder.
         """
         from ..coordinator.data.data import tokenise
         from ..job.data.tokenizer_folder import load_tokenizer
@@ -47,7 +48,7 @@ def opener(folder: Path) -> Callable[[Job, Facts, Fetch, Path, Tell], Dataset]:
             found["validation"] = [inside(pattern) for pattern in job.data.held_out()]
         here = job.model_copy(update={"data": job.data.model_copy(update=found)})
         tokenizer = load_tokenizer(_tokenizer_of(job, facts, fetch, cache))
-        if facts.end_of_text is not None:  # the coordinator has the model's configuration, which may name it
+        if facts.end_of_text is not None:  # the coordinator has the model's configuration, which may name the end token
             tokenizer.end = facts.end_of_text
         tokens = tokenise(here, tokenizer, facts.context, cache, tell)
         tokens.path.replace(below(cache, f"tokens-{tokens.digest}"))
@@ -70,7 +71,7 @@ def _tokenizer_of(job: Job, facts: Facts, fetch: Fetch, cache: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         content = fetch(f"tokenizer/{name}")
-        if sha256(content).hexdigest() != facts.artifacts[f"tokenizer/{name}"]:  # another run may use the folder too
+        if sha256(content).hexdigest() != facts.artifacts[f"tokenizer/{name}"]:  # checked because another run may use the folder too
             raise Hostile(f"{name} of the run's tokenizer has another digest than the coordinator says")
         below(folder, name).write_bytes(content)
     return str(folder)

@@ -1,4 +1,5 @@
-"""Rates, times, shares and sizes as people write them. Everything inside is bit/s, ms, fractions and bytes."""
+"""Parses rates, times, shares and sizes in the form in which people write them, to bit/s, ms or s, fractions and
+bytes."""
 
 from __future__ import annotations
 

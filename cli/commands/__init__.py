@@ -1,5 +1,5 @@
-"""The words of each command, one file a command: its arguments, its options, their help, and which function it calls.
+"""One file for each command: its arguments, its options, their help, and the function that it calls.
 
-What a command does is decided beside this folder, or in another room. ``__main__.py`` says which commands there are.
+The functions are in the other folders of cli/, or in other rooms. ``__main__.py`` lists the commands.
 Nothing heavy is imported before a command needs it: ``--help``, ``status`` and ``job init`` answer without torch.
 """

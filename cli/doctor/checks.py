@@ -1,7 +1,7 @@
 """``farflung doctor``: what would stop this machine from joining, without joining.
 
-Each check answers in one line: fine, or what to type next. A check never raises; whatever it can't find out is
-its answer.
+Each check answers in one line: fine, or what to type next. A check never raises; if it can't find something out, its
+answer says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .of_a_run import coordinator
 
 
 def examine(link: str | None, device: str = "auto") -> Iterator[Finding]:
-    """Run every check, one after the other; those of the coordinator only with a link."""
+    """Run the checks one after the other; those of the coordinator only with a link."""
     yield disk()
     yield files()
     yield memory()

@@ -1,4 +1,4 @@
-"""What a check found, and how it is shown."""
+"""The result of a check, and how results are shown."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..screen.output import DONE, WRONG, Output
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: ``ok``, what was found, and the next thing to do where it is not ok."""
+    """The result of one check: ``ok``, what was found, and what to do next where it is not ok."""
 
     check: str
     ok: bool
     found: str
     hint: str = ""
     better: str = ""
-    """What would make it better, where it is good enough to join."""
+    """What would improve it, where it suffices for joining."""
 
 
 def show(output: Output, findings: Iterator[Finding]) -> int:

@@ -1,4 +1,4 @@
-"""What of this machine would stop it from joining: disk, open files, memory, device, TCP settings."""
+"""Checks of this machine: disk, open files, memory, device, TCP settings."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ RECOMMENDED = {
     "net.ipv4.tcp_rmem": "4096 131072 33554432",
     "net.ipv4.tcp_slow_start_after_idle": "0",
 }
-"""Congestion controls with which one connection fills 500 Mbit/s at 300 ms, and does not slow down at each loss."""
+"""Congestion controls under which one connection fills 500 Mbit/s at 300 ms and does not slow down at each loss."""
 
 
 def network(settings: Path = Path("/proc/sys")) -> Finding:
-    """How far one TCP connection carries with this machine's settings, and what would carry further."""
+    """The rate of one TCP connection with this machine's settings, and which settings would allow more."""
     now = {}
     for name in RECOMMENDED:
         try:
@@ -94,7 +94,7 @@ def network(settings: Path = Path("/proc/sys")) -> Finding:
 
 
 def device_of(device: str) -> Finding:
-    """Import torch in a process of its own: a broken installation must not end the examination."""
+    """Import torch in another process, because a broken installation must not end the other checks."""
     try:
         done = subprocess.run(
             python.code(_PROBE, device),

@@ -1,4 +1,4 @@
-"""What of a run would stop this machine from joining: its coordinator, certificate, ticket, clocks, and links."""
+"""Checks of a run that this machine may join: its coordinator, certificate, ticket, clocks, and links."""
 
 from __future__ import annotations
 

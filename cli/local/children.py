@@ -1,4 +1,4 @@
-"""Child processes of a local run: their events, their logs, and an end that leaves nobody behind.
+"""Child processes of a local run: their events, their logs, and an end that leaves no process behind.
 
 Each child is ``python -m farflung ...`` in a process group of its own, so that Ctrl-C at the terminal reaches only the
 parent, which then ends the children in order. A child also holds the reading end of a pipe (its *lifeline*) as
@@ -56,8 +56,8 @@ class Child:
         return self.process.poll() is None
 
     def work(self) -> float:
-        """What it and its own children have done: seconds of computing, and one for each MB read or written. A process
-        that only waits does next to none; without /proc this stays 0."""
+        """The work of it and its own children: seconds of processor time, plus one for each MB read or written. It
+        hardly grows in a process that only waits; without /proc it stays 0."""
         if not Path("/proc/self/stat").exists():
             return 0.0
         return sum(map(_work_of, _family(self.process.pid)))
@@ -76,7 +76,7 @@ class Child:
 
 
 def _family(pid: int) -> list[int]:
-    """A process and all that it has started, as far as they live."""
+    """The ids of a process and all its descendants that are alive."""
     found = [pid]
     for one in found:
         with contextlib.suppress(OSError):
@@ -86,7 +86,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _work_of(pid: int) -> float:
-    """Of one process, with what its children had done that have ended. 0 where it has ended itself."""
+    """The work of one process, including its children that have ended. 0 where the process itself has ended."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]
         moved = Path(f"/proc/{pid}/io").read_text().split()[1:4:2]
@@ -95,7 +95,7 @@ def _work_of(pid: int) -> float:
 
 
 class Children:
-    """The processes of one local run, and one queue of everything that they say."""
+    """The processes of one local run, with one queue for all their events."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -115,7 +115,7 @@ class Children:
         """Start ``python -m farflung ARGUMENTS --json``; its stderr goes to FOLDER/NAME.log.
 
         Args:
-            lifeline: pass ``--lifeline``, which the commands that run for long understand.
+            lifeline: pass ``--lifeline``, an option of the long-running commands.
         """
         log = self.folder / f"{name}.log"
         command = python.module(_PACKAGE, *arguments, "--json", *(["--lifeline"] if lifeline else []))
@@ -154,7 +154,7 @@ class Children:
         self.said.put(Ended(child, child.process.wait()))
 
     def next(self, timeout: float | None = None) -> Said | Ended | None:
-        """What a child said or that it ended; None after ``timeout`` seconds."""
+        """The next event of a child, or its end; None after ``timeout`` seconds."""
         try:
             return self.said.get(timeout=timeout)
         except queue.Empty:
@@ -194,7 +194,7 @@ class Children:
 
 
 def hold_lifeline() -> None:
-    """Interrupt this process when its stdin ends: whoever started it is gone. Called by a child, once."""
+    """Interrupt this process when its stdin ends, because its parent has died. A child calls this once."""
 
     def watch() -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -20,22 +20,23 @@ from ..screen.output import FAILED
 from .children import Child, Children, Ended, Said
 
 _START_SECONDS = 120.0
-"""How long a coordinator that has not said where it listens may say nothing and do nothing."""
+"""Seconds for which a coordinator that does not listen yet may write no event and do no work."""
 _LEAST_WORK = 1.0
-"""What a process does in that time at least (`Child.work`) that reads data, or works out what a model costs."""
+"""Least work (`Child.work`) in that time of a process that reads data or profiles a model."""
 _PARTING_SECONDS = 20.0
 _LEAVING_SECONDS, _GOODBYE_SECONDS = 40.0, 5.0
-"""After Ctrl-C: for the coordinator's last checkpoint and everybody's goodbye; for the nodes' processes to end then."""
+"""Seconds after Ctrl-C: for the coordinator's last checkpoint and the nodes' goodbyes; and then for the nodes'
+processes to end."""
 
 
 @dataclass(frozen=True)
 class LocalRun:
-    """What to start.
+    """The processes to start.
 
     ``job``: path of the job file; ``state``: the run's folder; ``nodes``: how many nodes; ``allow_code``: the modules
-    that the job's ``build`` keys name: who starts a run with a job of their own trusts its code. They are looked for
-    beside the job file too. ``listen``, ``advertise``: the coordinator's, for nodes that join from other machines;
-    the run begins when ``others`` of them are in.
+    that the job's ``build`` keys name, because a person who starts a run with their own job trusts its code. The
+    modules are also searched in the job file's folder. ``listen``, ``advertise``: the coordinator's, for nodes that
+    join from other machines; the run begins when ``others`` of these have joined.
     """
 
     job: Path
@@ -76,7 +77,8 @@ def run(plan: LocalRun, show: Callable[[Event], None]) -> int:
 
 
 def _take_leave(children: Children, show: Callable[[Event], None]) -> None:
-    """End the coordinator first: it asks for a last checkpoint and sends the nodes home. KeyboardInterrupt: at once."""
+    """End the coordinator first: it makes a last checkpoint and tells the nodes to leave. KeyboardInterrupt ends all at
+    once."""
     if not children.all or not children.all[0].alive:
         return
     show({"event": "phase", "phase": "stopping", "why": "interrupted"})
@@ -89,7 +91,7 @@ def _take_leave(children: Children, show: Callable[[Event], None]) -> None:
         if isinstance(word, Ended) and word.child is coordinator:
             break
         if isinstance(word, Said) and word.child is coordinator:
-            deadline = time.monotonic() + _LEAVING_SECONDS  # it says how much of the checkpoint has come
+            deadline = time.monotonic() + _LEAVING_SECONDS  # its events show that the checkpoint still arrives
             show(word.event)
     children.finish(nodes, _GOODBYE_SECONDS)
 
@@ -136,12 +138,13 @@ def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) ->
             if word.status:
                 show({"event": "warning", "node": word.child.name, "message": f"ended: {word.child.end_text()}"})
             if not any(node.alive for node in nodes):
-                # All said goodbye: the coordinator has told them to and ends too. Otherwise the run can't go on.
+                # If all left with a goodbye, the coordinator has told them to leave and will end too. Otherwise the run
+                # can't continue.
                 lost = word
                 polite = all(node.process.returncode == 0 for node in nodes)
                 deadline = time.monotonic() + (_PARTING_SECONDS if polite else 0.0)
         elif word.child is coordinator:
-            # What takes long says once a second how far it is: reading the data, or sending a checkpoint away.
+            # Long work (reading data, uploading a checkpoint) writes a progress event each second.
             deadline = max(deadline, time.monotonic() + (_PARTING_SECONDS if nodes else _START_SECONDS))
             if word.event.get("event") == "error":
                 continue  # raised with its status when the coordinator ends
@@ -163,7 +166,7 @@ def _start_nodes(plan: LocalRun, children: Children, link: str, flags: list[str]
     threads = str(threads_for(plan.nodes))
     environment = {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
-        "FARFLUNG_LINK": link,  # not among the words, which everyone on the machine can read
+        "FARFLUNG_LINK": link,  # not as an argument, which every user of the machine can read
         **_python_path(plan),
     }
     allowed = [word for module in plan.allow_code for word in ("--allow-code", module)]
@@ -177,7 +180,7 @@ def _start_nodes(plan: LocalRun, children: Children, link: str, flags: list[str]
 
 
 def _parted(children: Children, nodes: list[Child], word: Ended, coordinator: Child) -> int:
-    """The coordinator has ended: let the nodes leave, then pass its status or its error on."""
+    """The coordinator has ended: let the nodes leave, then return its status or raise its error."""
     if word.status == 0:
         children.finish(nodes, _PARTING_SECONDS)
         return 0
@@ -188,7 +191,7 @@ def _parted(children: Children, nodes: list[Child], word: Ended, coordinator: Ch
 
 
 def _deserted(nodes: list[Child], last: Ended) -> FarflungError:
-    """Every node's process has ended before the run did."""
+    """The error where every node's process has ended before the run."""
     said = next((node.error for node in nodes if node.error), {})
     status = last.status if last.status in (2, 3) else FAILED
     if said:
@@ -198,7 +201,8 @@ def _deserted(nodes: list[Child], last: Ended) -> FarflungError:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM ends a local run the way Ctrl-C does; in a notebook's own thread nobody's signals are touched."""
+    """While the block runs, SIGTERM ends a local run as Ctrl-C does. In another than the main thread, signal handlers
+    are left alone."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

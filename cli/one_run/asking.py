@@ -1,4 +1,4 @@
-"""Asks a running coordinator, or reads the state folder instead."""
+"""Calls a running coordinator, or reads the state folder instead."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,7 +13,8 @@ _ANSWER_SECONDS = 10.0
 
 
 def operating(target: str) -> AbstractContextManager["Link"]:
-    """A link that commands: the one that was given, or one made beside the state folder for the time of a command."""
+    """An operator's link: the given one, or for a state folder one that is made for this command and revoked after
+    it."""
     from ...coordinator.trust import links
     from ...proto.words.link import parse_link
 
@@ -43,7 +44,7 @@ def ask_status(text: str) -> dict[str, Any]:
 
 
 def ask(link: "Link", method: str, request: Any) -> Any:
-    """A running coordinator's answer; its refusal, or why there is none, as an error."""
+    """A running coordinator's answer. Raises its refusal, or the reason why it did not answer."""
     from ...proto.errors import Refused
     from ...proto.words.fields import checked
 
@@ -56,7 +57,7 @@ def ask(link: "Link", method: str, request: Any) -> Any:
 
 @contextmanager
 def calling(link: "Link") -> Iterator[Any]:
-    """A running coordinator's methods; that it does not answer is an error."""
+    """The stub of a running coordinator. An error where it does not answer."""
     import grpc
 
     from ...node.join import find

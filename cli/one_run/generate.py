@@ -1,4 +1,4 @@
-"""``farflung generate --through nodes``: a text that the coordinator's nodes write."""
+"""``farflung generate --through nodes``: a text that the nodes of a run generate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ WAYS = ("nodes", "model", "layers")
 
 
 def way_of(through: str | None, state: str, step: int | None) -> str | None:
-    """How a text is made: what is wanted, or "nodes" where several stages train now; None: from a checkpoint."""
+    """The way to generate: ``through`` if given; else "nodes" where several stages train now; None: from a
+    checkpoint."""
     from ...coordinator.observe.status import read_status
     from ...coordinator.store.engines.sqlite import FILE
 
@@ -40,7 +41,7 @@ def way_of(through: str | None, state: str, step: int | None) -> str | None:
 
 
 def collect(output: Output, parts: Iterable[GenerateReply]) -> dict[str, Any]:
-    """The text and whose weights wrote it. Refused, or RunFailed where it broke off."""
+    """The text, and the nodes and step of its weights. Refused, or RunFailed where the text broke off."""
     found: dict[str, Any] = {}
     text = ""
     for part in parts:

@@ -1,4 +1,4 @@
-"""Links in files: a link is a secret, and the words of a command are seen by everyone on the machine."""
+"""Links in files: a link is a secret, and every user of a machine can see the arguments of commands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def link_text(word: str) -> str:
 
 
 def write_link(path: Path, link: str) -> None:
-    """Put the link into a file that only its owner can read, whole or not at all."""
+    """Write the link atomically to a file that only its owner can read."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, f"{link}\n".encode(), mode=0o600)

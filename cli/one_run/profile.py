@@ -18,7 +18,8 @@ VIEWER = "https://ui.perfetto.dev"
 
 
 def collect(output: Output, run: str, parts: Iterable[ProfilePart], path: Path) -> dict[str, Any]:
-    """Write the trace that the parts make; what there is to say of it. Refused, or RunFailed where no node sent any."""
+    """Merge the parts into one trace and write it. Returns a record of it. Refused, or RunFailed where no node sent a
+    trace."""
     nodes: dict[str, Recorded] = {}
     missing: dict[str, str] = {}
     for part in parts:
@@ -48,7 +49,7 @@ def collect(output: Output, run: str, parts: Iterable[ProfilePart], path: Path) 
 
 
 def default_path(state: str) -> Path:
-    """Beside nothing else of that name: in the run's folder, or here."""
+    """A path that does not exist yet, in the run's folder or the working folder."""
     name = time.strftime("trace-%Y%m%d-%H%M%S.json")
     return Path(state) / name if Path(state).is_dir() else Path(name)
 

@@ -1,4 +1,4 @@
-"""``farflung status`` and ``farflung runs`` for a person: who is in, who does what, why anything waits.
+"""``farflung status`` and ``farflung runs`` for a person: the nodes, what each does, and why anything waits.
 
 Both show the record that the coordinator keeps (docs/reference.md): from a running coordinator or from a state folder.
 """
@@ -57,7 +57,7 @@ def show(output: Output, record: Record) -> None:
 
 
 def headline(record: Record) -> str:
-    """Name, what it is doing, how far it is."""
+    """The run's name, its phase and its step."""
     phase = phase_text(record)
     of = f" of {record['steps']}" if record.get("steps") else ""
     step = f", step {record['step']}{of}" if record.get("step") else ""
@@ -74,7 +74,7 @@ def phase_text(record: Record) -> str:
 
 
 def held_up(record: Record) -> str:
-    """What sets the pace, as a line; empty while nothing is full."""
+    """The bottleneck as a line; empty while there is none."""
     held = record.get("bottleneck")
     return f"held up by {held['text']}" if held else ""
 
@@ -86,7 +86,7 @@ def judged(ledger: Sequence[Record]) -> str:
 
 
 def advice_of(node: Record) -> str:
-    """What would make a node more useful; a spare's reason stands with the plan."""
+    """What would make a node more useful; for a spare the reason is shown with the plan."""
     advice = node.get("advice") or {}
     return for_others(str(advice.get("better") or "")) if node.get("stage") is not None else ""
 
@@ -133,7 +133,7 @@ def plan_lines(view: Record) -> list[str]:
 
 def node_row(node: Record, now: float) -> tuple[object, ...]:
     """(name, what it does, device, last heard, address) of a node."""
-    does = str(node.get("role") or "").partition(":")[0]  # why a spare is spare stands with the plan
+    does = str(node.get("role") or "").partition(":")[0]  # a spare's reason is shown with the plan
     if node.get("stage") is not None:
         does = f"stage {node['stage']} of pipeline {int(node.get('pipeline') or 0)}"
     if node.get("doing"):

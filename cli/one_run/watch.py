@@ -21,9 +21,9 @@ _OVER = ("done", "failed", "interrupted")
 
 
 def watch(output: Output, ask: Ask, every: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Show what ``ask`` answers every ``every`` seconds until the run is over; Ctrl-C ends it too.
+    """Show the status from ``ask`` every ``every`` seconds until the run is over or Ctrl-C is pressed.
 
-    The first question must be answered; later a coordinator that is away is waited for.
+    The first call must succeed; later calls that fail are repeated.
     """
     record = ask()
     if output.rich:
@@ -44,7 +44,7 @@ def watch(output: Output, ask: Ask, every: float, sleep: Callable[[float], None]
 
 
 def _again(record: Record, ask: Ask, every: float, sleep: Callable[[float], None]) -> Any:
-    """(record, why there is no newer one), the first at once."""
+    """Yields (record, why there is no newer one or ""), the first one at once."""
     away = ""
     while True:
         yield record, away
@@ -58,7 +58,7 @@ def _again(record: Record, ask: Ask, every: float, sleep: Callable[[float], None
 
 
 def over(record: Record) -> bool:
-    """Whether nothing more will happen: the run has ended, or its coordinator has."""
+    """Whether the run or its coordinator has ended, so that nothing more will change."""
     return record.get("phase") in _OVER or not record.get("running")
 
 
@@ -78,7 +78,7 @@ def line_of(record: Record) -> str:
 
 
 def screen_of(record: Record, away: str = "") -> RenderableType:
-    """The status as a screen: how far, the numbers, the plan, a row a node and what would make it more useful."""
+    """The status as a screen: progress, numbers, the plan, and a row for each node with advice."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.progress_bar import ProgressBar
@@ -88,7 +88,7 @@ def screen_of(record: Record, away: str = "") -> RenderableType:
     lines: list[RenderableType] = [Text(headline(record), style="bold")]
     if record.get("steps"):
         bar = ProgressBar(total=record["steps"], completed=record.get("step") or 0, width=48)
-        lines.append(Padding(bar, 0))  # a bar by itself does not end its line
+        lines.append(Padding(bar, 0))  # a bar alone does not end its line
     if away:
         lines.append(Text(away, style="yellow"))
     elif record.get("why"):

@@ -1,4 +1,4 @@
-"""Who gives a command, in words for those who look at the run."""
+"""The name of the person who gives a command, as others see it."""
 
 import getpass
 import os
@@ -6,7 +6,7 @@ import socket
 
 
 def who() -> str:
-    """USER@MACHINE. Containers run as users that no list knows: those are their number."""
+    """USER@MACHINE. In containers the user may have no name; then its number."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError, ImportError):

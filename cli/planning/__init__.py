@@ -1,4 +1,4 @@
-"""``farflung plan``: from the words that were typed to the plan of a cluster, and what each of its nodes holds.
+"""``farflung plan``: from the typed options to a plan for a cluster, and the memory that each of its nodes needs.
 
-The plan itself is the scheduler's.
+The scheduler makes the plan.
 """

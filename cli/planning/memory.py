@@ -1,4 +1,4 @@
-"""What `farflung plan --memory` says: what each node of a plan holds, stage by stage."""
+"""`farflung plan --memory`: the memory that each node of a plan needs, stage by stage."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ KINDS = ("weights", "frozen", "gradient", "moments", "reference", "errors", "act
 
 
 def memory_of(job: Mapping[str, Any], workload: Workload, made: Plan) -> list[dict[str, Any]]:
-    """Of each stage the bytes that a node of it holds, by kind, with ``device`` and ``host``, their sums there; the
-    most that one of its nodes needs. ``job``: its tables."""
+    """For each stage the bytes that one of its nodes holds, by kind, and their sums ``device`` and ``host``; for the
+    node that needs most. ``job``: the job's tables."""
     chunks = len(made.stages) // max(1, len(dict.fromkeys(made.pipelines[0])))
     usual = held_by_stage(workload, len(made.stages), max(made.microbatches), chunks)
     found = []

@@ -1,4 +1,4 @@
-"""What `farflung plan` does, as a function from words to a dictionary; the front door prints it."""
+"""`farflung plan` as a function from options to a dictionary, which the command prints."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ from ..screen.events.view_lines import stage_text
 from .memory import memory_of
 
 PLANNING = 0.75
-"""The part of the time limit for the plan; the rest is for what other words of the job would do for its spares."""
+"""The part of the time limit for the plan; the rest is for trying changes of the job that would use its spares."""
 INT8_SECONDS = 1e-10
-"""Device seconds for each element at one end, of the published model alone: a memory-bound pass or two of a GPU."""
+"""Device seconds of coding for each element at one end, used only for the published model: one or two memory-bound
+passes of a GPU."""
 
 
 def run(
@@ -60,11 +61,11 @@ def run(
     """Plans a cluster file for a job file and returns the object that `farflung plan --json` prints.
 
     Without a job: the model of DT-FM's measurements (24 layers of width 2048, a batch of 1024). picture: where to
-    write the SVG. cluster: a file, or words as 8xH100@oregon (scheduler/catalogue.py). speed: tokens a second that are
-    wanted for as little money as can be (objective cost). deadline: the same, as a time for all tokens (36h, 30d),
-    which are those of the job's steps, or `tokens` (10B). price: other dollars an hour (scheduler/wishes.py).
-    memory: say too what a node of each stage holds.
-    PlanError with one sentence for everything that is wrong with the files, the words or the wish.
+    write the SVG. cluster: a file, or words such as 8xH100@oregon (scheduler/networks/catalogue.py). speed: the wanted
+    tokens a second, for the least money (objective cost). deadline: the same, as a time for all tokens (36h, 30d),
+    which are those of the job's steps, or `tokens` (10B). price: other dollars an hour (scheduler/networks/wishes.py).
+    memory: also return the memory of a node of each stage. PlanError, in one sentence, for a mistake in the files or
+    the options.
     """
     if picture is not None and Path(picture).suffix.lower() not in ("", ".svg"):
         raise PlanError(f"a picture is an SVG, which browsers show: name it {Path(picture).with_suffix('.svg').name}")
@@ -131,7 +132,7 @@ def describe(network: Network, workload: Workload, made: Plan) -> dict[str, Any]
 
 
 def finish_of(result: Mapping[str, Any], tokens: float) -> dict[str, Any]:
-    """How many days a plan takes for this many tokens, and what they cost (None without prices)."""
+    """The days that a plan takes for this many tokens, and their cost in dollars (None without prices)."""
     billions, dollars = tokens / 1e9, result["dollars_per_billion_tokens"]
     return {
         "tokens": round(tokens),
@@ -141,7 +142,7 @@ def finish_of(result: Mapping[str, Any], tokens: float) -> dict[str, Any]:
 
 
 def published_cost(network: Network, made: Plan) -> float | None:
-    """DT-FM's TOTAL of the plan's groups; None where it has nothing to say (interleaved pipelines, one device) and for
+    """DT-FM's TOTAL of the plan's groups; None where it is not defined (interleaved pipelines, one device) and for
     networks of thousands."""
     if not network.written_out or len(made.nodes) < 2 or len(made.nodes) != len(made.pipelines) * len(made.stages):
         return None
@@ -198,10 +199,10 @@ def _tables(job: str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def workload_asked(job: str | Path | Mapping[str, Any] | None) -> tuple[Workload, float | None]:
-    """The workload of a job, and the tokens of its steps where it says how many; of none, that of the published model.
+    """(the workload of a job, the tokens of its steps or None). Without a job: the workload of the published model.
 
-    A job file's model is known by its shape alone. PlanError: a file that no run would take (its data need not be
-    there), or whose model is built by code.
+    Of a job file's model only the shape is used. PlanError: a run would refuse the file (its data need not exist), or
+    the model is built by code.
     """
     if job is None:
         choices = (CodecChoice("none", 16.0, 16.0), CodecChoice("int8", bits_of("int8"), 16.0, INT8_SECONDS))

@@ -1,6 +1,7 @@
-"""The line at the foot of a running command: what the run does now, how far it is, how long it still takes.
+"""The bottom line of a running command: what the run does now, its step, and the time left.
 
-What fits a terminal is decided here. Step, total and time left are the last to go; what was saved is the first.
+This file decides what fits into a terminal's width. The savings are left out first; the step, the total and the time
+left are left out last.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _GAP = 2
 _BAR, _SHORT_BAR = 24, 10
 _WORDS = 30
-"""Columns of a long sentence about what the run does that numbers have to leave; it takes whatever else is free."""
+"""Columns that the numbers leave for a sentence about what the run does; it also takes all other free columns."""
 _FEWEST_LETTERS = 8
 
 
@@ -67,7 +68,7 @@ class Bar:
         self._spinner = Spinner("dots")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Rich's way to ask."""
+        """Called by rich to draw the object."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text

@@ -1,4 +1,5 @@
-"""The words of ``--help``: typer's, without its braces, brackets and inequalities, in any version of it."""
+"""The text of ``--help``: typer's, with its braces, brackets and inequalities replaced by words, in any version of
+typer."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 _EXTRAS = re.compile(r"  \[([^\[\]]*)\]$", re.DOTALL)
 _LEAST, _BOTH = re.compile(r"x>=(\S+)"), re.compile(r"(\S+)<=x<=(\S+)")
 _ANY_NUMBER = 2**53
-"""A largest number from which on it is none to a person."""
+"""An upper limit from this number on is not shown."""
 
 
 def plainly(words: str) -> str:
@@ -46,7 +47,7 @@ def _readable(formatter: type[Any]) -> type[Any]:
 
 
 class Command(TyperCommand):
-    """A command whose help a person reads."""
+    """A command whose help has limits and defaults in words."""
 
     def get_help(self, ctx: Any) -> str:
         ctx.formatter_class = _readable(ctx.formatter_class)
@@ -54,7 +55,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Commands whose help a person reads."""
+    """A group of commands with such help."""
 
     def get_help(self, ctx: Any) -> str:
         ctx.formatter_class = _readable(ctx.formatter_class)

@@ -1,8 +1,8 @@
-"""What a command says: JSON lines for scripts, text for people; and what an error looks like to either.
+"""The output of a command: JSON lines for scripts, text for people, and errors for both.
 
 Results go to stdout, logs and errors to stderr. With ``--json`` stdout carries one object a line and nothing else.
-Every error that leaves a command passes through :func:`explain`, which alone decides the words that
-a person sees and the exit status that a script gets.
+Every error that leaves a command passes through :func:`explain`, which decides the words for people and the exit status
+for scripts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INTERRUPTED = 130
 
 
 class Output:
-    """The two streams of one command. What others say never reaches a terminal raw, whoever passed it on.
+    """stdout and stderr of one command. Text from other machines is never written raw to a terminal.
 
     Args:
         as_json: one JSON object a line on stdout.
@@ -52,7 +52,7 @@ class Output:
         self.stdout = stdout if stdout is not None else sys.stdout
         self.stderr = stderr if stderr is not None else sys.stderr
         self.lasts = False
-        """Set by a long-running command: it goes on when its output is closed (`| head`), and its exit status is that
+        """Set by a long-running command: it continues when its stdout is closed (`| head`), and its exit status is that
         of its work."""
 
     @property
@@ -89,8 +89,8 @@ class Output:
         self._write(self.stderr, log_line(level, text) if self.json_logs else harmless(text))
 
     def close(self) -> None:
-        """Write what is left. What stdout does not take is lost, and Python must not try again as it ends: its exit
-        status would be another then."""
+        """Flush stdout. If that fails, the rest is lost, and Python must not flush again at its exit, which would
+        change the exit status."""
         for stream in (self.stdout, self.stderr):
             try:
                 stream.flush()
@@ -101,7 +101,7 @@ class Output:
         try:
             stream.write(line + "\n")
             stream.flush()
-        except BrokenPipeError:  # whoever read has read enough
+        except BrokenPipeError:  # the reader has closed the pipe
             if not self.lasts:
                 raise
             self._write_nowhere(stream)
@@ -112,7 +112,7 @@ class Output:
 
     def fail(self, error: BaseException) -> int:
         """Report an error that ended the command; returns the exit status."""
-        if isinstance(error, BrokenPipeError) and not self.lasts:  # enough was read: `farflung codecs | head`
+        if isinstance(error, BrokenPipeError) and not self.lasts:  # the reader has closed the pipe: `farflung codecs | head`
             self._write_nowhere(self.stdout)
             return DONE
         message, hint, status = explain(error)
@@ -134,7 +134,7 @@ def error_text(message: str, hint: str) -> str:
 
 
 def explain(error: BaseException) -> tuple[str, str, int]:
-    """(message, hint, exit status) of whatever ended a command."""
+    """(message, hint, exit status) for an error that ended a command."""
     if isinstance(error, FarflungError):
         return error.message, error.hint, error.status
     if isinstance(error, KeyboardInterrupt):
@@ -169,7 +169,7 @@ _HINTS = {
 def _sentences() -> tuple[type[BaseException], ...]:
     """Errors of the libraries inside farflung whose text is already a sentence for the person at the terminal.
 
-    They are looked up among the modules that are loaded, so that reporting an error never imports torch.
+    They are looked up among the loaded modules, so that reporting an error never imports torch.
     """
     package = __name__.partition(".")[0]
     found = []

@@ -1,4 +1,4 @@
-"""Tables that a person reads: aligned columns in a pipe, colours and lines at a terminal."""
+"""Tables for people: aligned columns in a pipe, colours and lines at a terminal."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _finish(found: dict[str, Any] | None) -> str:
 
 
 def show_measured(output: Output, record: dict[str, Any]) -> None:
-    """What a codec does to a tensor, and what its error means for training."""
+    """The measured bits, error and speed of a codec, and what its error means for training."""
     show_record(output, record)
     output.say(
         "\nbits: of each value. nmse: a message's squared error, as a part of the values' own square. In training"
@@ -149,7 +149,7 @@ def show_measured(output: Output, record: dict[str, Any]) -> None:
 
 
 def show_advice(output: Output, made: dict[str, Any]) -> None:
-    """What a job may have, the least lossy first, and which of it to take."""
+    """The possible codecs, the least lossy first, and the recommended one."""
     table(
         output,
         ("mode", "every", "codec", "bits a value", "error", "a round", "hides", "in loss"),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _QUIET_SECONDS = 5.0
-"""In a pipe, a step is a line at most this often: a log is to be read."""
+"""In a pipe, at most one step in this many seconds is written, so that the log stays readable."""
 
 
 class Screen(Protocol):
@@ -52,7 +52,7 @@ def screen(output: Output) -> Screen:
 
 
 class _Screen:
-    """What all three share."""
+    """The common part of the three screens."""
 
     def __init__(self, output: Output) -> None:
         self.output = output
@@ -110,7 +110,7 @@ class PlainScreen(_Screen):
                 self.output.say(sentence(event))
         elif kind == "advice":
             line = sentence(event)
-            if (kind_of := re.sub(r"[\d.]+", "", line)) != self._last_advice:  # other numbers are no news
+            if (kind_of := re.sub(r"[\d.]+", "", line)) != self._last_advice:  # a change of numbers alone is not shown
                 self._last_advice = kind_of
                 self.output.say(line)
         else:
@@ -128,7 +128,7 @@ class PlainScreen(_Screen):
 class RichScreen(_Screen):
     """A person at a terminal: the plan as a table whenever it changes, one line (bar.py) below everything.
 
-    At a node, what use it is stands below the bar.
+    At a node, its advice is below the bar.
     """
 
     def __init__(self, output: Output) -> None:
@@ -149,7 +149,7 @@ class RichScreen(_Screen):
         """Print what happened above the bar, and move the bar."""
         from rich.markup import escape
 
-        event = harmless_values(event)  # rich passes escape sequences on
+        event = harmless_values(event)  # rich does not remove escape sequences
         self.summary.add(event)
         kind, line = event.get("event"), escape(sentence(event))
         if kind == "view":
@@ -172,7 +172,7 @@ class RichScreen(_Screen):
         elif kind in ("eval", "evaluated", "checkpoint"):
             self._console.print(f"[dim]{line}[/]", soft_wrap=True)
         elif kind == "notice":
-            if line != self._notice:  # the bar has room for a part of it, and until the next step
+            if line != self._notice:  # the bar shows only a part of it, and only until the next step
                 self._console.print(f"[dim]{line}[/]", soft_wrap=True)
             self._notice = line
         elif kind == "advice":

@@ -96,7 +96,7 @@ def save_authority(folder: Path, authority: Authority) -> None:
     """Write an identity, readable by its owner only."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     parts = (authority.certificate, authority.key, authority.nodes, authority.nodes_key)
-    for name, text in reversed(list(zip(_FILES, parts, strict=True))):  # the first file comes last: it marks a whole identity
+    for name, text in reversed(list(zip(_FILES, parts, strict=True))):  # the first file last: it marks a whole identity
         write_whole(folder / name, text, mode=0o600)
 
 

@@ -45,7 +45,7 @@ class Feed:
 
     @property
     def pause(self) -> float:
-        """Seconds until the state may have changed."""
+        """Least seconds between two computations of the state: PERIOD_S, or more where computing it takes long."""
         return max(PERIOD_S, self._cost / _PART)
 
     @property

@@ -16,7 +16,7 @@ def replay(
 ) -> None:
     """Decide again what a coordinator has decided.
 
-    Says the first difference: what a bug report can carry.
+    Shows the first difference, which belongs into a bug report.
     """
     from ....coordinator.replay.replay import replay as run_again
 

@@ -1,4 +1,4 @@
-"""What is said after Ctrl-C at a coordinator: from where the same command goes on, and what is lost."""
+"""The message after Ctrl-C at a coordinator: where the same command resumes, and what is lost."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ Event = Mapping[str, Any]
 
 
 def parting_text(interrupted: Event | None, step: int, kept: int) -> str:
-    """What is safe, in a sentence.
+    """A sentence: from which step the run resumes, and how many steps are lost.
 
     Args:
-        interrupted: the coordinator's event of that name; None where it ended before it could say so.
-        step, kept: the newest step that was seen here, and the newest one of a checkpoint (0: none).
+        interrupted: the coordinator's event ``interrupted``; None where the coordinator ended before sending it.
+        step, kept: the newest step and the newest checkpoint's step in the events so far (0: none).
     """
     if interrupted is None:
         if not step:

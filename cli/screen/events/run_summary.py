@@ -1,7 +1,7 @@
-"""What a run's events add up to, and each event as a sentence. Pure: no terminal, no clock of its own.
+"""A summary of a run's events. Pure: no terminal, no clock of its own.
 
 :class:`RunSummary` folds events (``listening``, ``joined``, ``view``, ``step``, ...; docs/reference.md lists them) into
-what a person wants to see at a glance; :func:`sentence` is the plain line of one event.
+the numbers that a person wants to see at a glance; :func:`sentence` makes the line of one event.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PHASES = {
 
 @dataclass
 class RunSummary:
-    """What a run's events so far add up to.
+    """The summary of a run's events so far.
 
     ``speed`` is tokens per second, smoothed over about ten steps.
     """
@@ -45,23 +45,23 @@ class RunSummary:
     nodes: set[str] = field(default_factory=set)
     view: int = 0
     spare: bool = False
-    """Every node of this summary is a spare: on a node's own screen, this node."""
+    """Whether this node is a spare; used only on a node's own screen."""
     ended: bool = False
     state: str = ""
     """The run's folder or database, on the coordinator's machine."""
     phase: str = ""
-    """That of the coordinator's ``phase`` events; "" at a node, which hears of none."""
+    """The phase from the coordinator's ``phase`` events; "" at a node, which gets none."""
     doing: str = ""
-    """What is done now, in a sentence: of the newest notice or progress, until steps are made again."""
+    """What the run does now: the newest notice or progress, until the next step."""
     kept: int = 0
-    """The step of the newest checkpoint that was seen; what the first view began with is one too."""
+    """The step of the newest checkpoint in the events, including the one with which the first view began."""
     interrupted: Event | None = None
-    """What the coordinator said as it was told to end."""
+    """The coordinator's event ``interrupted``, if it was told to end."""
     pace: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_PACE_STEPS))
-    """(seconds since the epoch, step) of the last steps of a view."""
+    """(seconds since the epoch, step) of the latest steps in the present view."""
 
     def add(self, event: Event) -> None:
-        """Take one event in; unknown events change nothing."""
+        """Add one event; unknown events change nothing."""
         kind = event.get("event")
         self.steps = int(event.get("steps") or self.steps)
         self._follow(event)
@@ -99,7 +99,7 @@ class RunSummary:
         """What the run does now."""
         kind = event.get("event")
         if kind == "phase":
-            if self.phase == "stopping":  # what comes on the way to the end is no news
+            if self.phase == "stopping":  # while stopping, other events are not shown
                 return
             self.phase = str(event.get("phase") or "")
             self.doing = str(event.get("why") or "") if self.phase == "waiting" else ""
@@ -117,12 +117,12 @@ class RunSummary:
 
     @property
     def is_training(self) -> bool:
-        """Whether steps are made now, as far as is known."""
+        """Whether the run trains now, by its events."""
         return self.phase == "training" or (not self.phase and bool(self.step))
 
     @property
     def at_the_end(self) -> bool:
-        """Whether all steps are made."""
+        """Whether all steps are trained."""
         return 0 < self.steps <= self.step
 
     def headline(self) -> str:
@@ -142,7 +142,7 @@ class RunSummary:
         return f"{self.step}/{self.steps}" if self.steps else ""
 
     def left_text(self) -> str:
-        """How long the rest takes at the pace of the last steps; empty while none are made."""
+        """The time left at the pace of the last steps; empty while the run does not train."""
         if not self.is_training or self.doing or len(self.pace) < 2 or not self.steps or self.at_the_end:
             return ""
         (began, first), (now, last) = self.pace[0], self.pace[-1]
@@ -155,7 +155,7 @@ class RunSummary:
         return "" if self.loss is None else f"loss {self.loss:.3f}"
 
     def speed_text(self) -> str:
-        """Tokens per second; empty while no steps are made."""
+        """Tokens per second; empty while the run does not train."""
         return f"{count_text(self.speed)} tokens/s" if self.speed and self.is_training and not self.at_the_end else ""
 
     def saved_text(self) -> str:
@@ -163,7 +163,7 @@ class RunSummary:
         return self.savings.text()
 
     def parting(self) -> str:
-        """What is safe after Ctrl-C, and what is lost."""
+        """The sentence after Ctrl-C: from which step the run resumes, and what is lost."""
         return parting_text(self.interrupted, self.step, self.kept)
 
 

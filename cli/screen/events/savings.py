@@ -1,4 +1,4 @@
-"""What compression saves, from the events of a run: now, in all, for updates, for activations."""
+"""The savings of compression, from a run's events: in recent steps, in total, for updates, for activations."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _RECENT = 20
 @dataclass
 class Savings:
     """Sums over the steps seen, in bytes: what the nodes sent, and what ring all-reduce (updates) and activations in
-    fp16 would have sent. ``recent`` are the updates of the last steps: (sent, in fp16); ``since`` the sums after the
-    rounds that go uncompressed, and how many steps they are."""
+    fp16 would have sent. ``recent``: (sent, in fp16) for the updates of the last steps. ``since``: the sums after the
+    uncompressed rounds, and their number of steps."""
 
     updates: int = 0
     activations: int = 0
@@ -48,13 +48,15 @@ class Savings:
 
     @property
     def ratio(self) -> float | None:
-        """In all. None in the first steps: a round in flight is counted in the step in which it is sent, one later."""
+        """The total's ratio. None in the first steps, because the bytes of an overlapped round count in a later
+        step."""
         if self.steps < _STEADY_STEPS:
             return None
         return _ratio(self.updates + self.activations, self.dense_updates + self.dense_activations)
 
     def text(self) -> str:
-        """'23x fewer bytes than fp16', when that begins, or nothing yet. Nothing at a node: it counts no bytes."""
+        """"23x fewer bytes than fp16", or when compression begins, or "". Always "" at a node, which does not count
+        bytes."""
         sent, dense, steps = self.since
         if not self.updates + self.activations:
             return ""

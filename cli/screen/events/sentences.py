@@ -11,7 +11,7 @@ from .event import Event
 from .view_lines import plan_lines, view_text
 
 _MOST_RESULTS = 6
-"""Numbers of an ``eval.command`` in its line."""
+"""Most numbers of an ``eval.command`` in its line."""
 
 
 def sentence(event: Event) -> str:
@@ -40,7 +40,7 @@ def why_text(event: Event) -> str:
 
 
 def _came_or_went(event: Event) -> str:
-    """The reason where it is a sentence about the node already, or all but its name; else 'NODE joined: reason'."""
+    """The reason, if it already is a sentence about the node (or one without its name); else "NODE joined: reason"."""
     node, why = str(event.get("node")), str(event.get("why") or "")
     if why.startswith(f"{event.get('event')} "):
         return f"{node} {why}"
@@ -67,7 +67,7 @@ def admits_text(uses: int, expires: float) -> str:
 
 
 def hidden_join_line(link: str) -> str:
-    """The line to paste where others are on the machine: they see the words of a command, and not its environment."""
+    """The line to paste on a machine with other users, who can see a command's arguments but not its environment."""
     return f"FARFLUNG_LINK={link} farflung join"
 
 
