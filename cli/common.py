@@ -16,7 +16,7 @@ from .screen.help import Command, Group
 from .screen.output import INTERRUPTED, WRONG, Output, error_text
 
 Body = Callable[..., int | None]
-UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # the only public access to this class in all versions of typer
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # its only public place in all versions of typer
 
 _Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout; logs go to stderr.")]
 _Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]

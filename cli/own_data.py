@@ -71,7 +71,7 @@ def _tokenizer_of(job: Job, facts: Facts, fetch: Fetch, cache: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         content = fetch(f"tokenizer/{name}")
-        if sha256(content).hexdigest() != facts.artifacts[f"tokenizer/{name}"]:  # checked because another run may use the folder too
+        if sha256(content).hexdigest() != facts.artifacts[f"tokenizer/{name}"]:  # another run may use the folder too
             raise Hostile(f"{name} of the run's tokenizer has another digest than the coordinator says")
         below(folder, name).write_bytes(content)
     return str(folder)

@@ -1,4 +1,4 @@
-"""The job: its schema, its file, its checks, and what follows from it alone (which samples a step has).
+"""The job: its schema, its file, its checks, and which samples each step has, which follows from the job alone.
 
-What a job may say is decided here, not how it is carried out. No torch, no network.
+Which jobs are allowed is decided here, not how a run executes one. No torch, no network.
 """

@@ -1,4 +1,4 @@
-"""Changes of a job: what a run may be resumed with, and what may be set while it goes on."""
+"""Changes of a job: which keys may differ when a run resumes, and which may be set during the run."""
 
 from __future__ import annotations
 
@@ -59,9 +59,10 @@ _FILES |= {("model", "pretrained"), ("eval", "sets")}
 
 
 def refused_changes(old: Job, new: Job) -> list[str]:
-    """Keys that differ between a run's job and the one it is resumed with, and that may not change.
+    """The keys that differ between a run's job and the one it is resumed with although they may not change, with both
+    values.
 
-    Files may have other names (``moved_files``): they are the same when their digests are.
+    Files may have other names (``moved_files``), because they are compared by their digests.
     """
     return [
         f"{'.'.join(key)} ({shown(before)} -> {shown(after)})"
@@ -71,7 +72,7 @@ def refused_changes(old: Job, new: Job) -> list[str]:
 
 
 def moved_files(old: Job, new: Job) -> bool:
-    """Whether two jobs name different files: on another machine, for one."""
+    """Whether two jobs name different files, for example on another machine."""
     return any(key in _FILES for key, _, _ in _changes(old, new))
 
 
@@ -84,9 +85,10 @@ def _changes(old: Job, new: Job) -> Iterator[tuple[tuple[str, str], Any, Any]]:
 
 
 def with_value(job: Job, text: str, check_codec: CheckCodec | None = None) -> tuple[Job, str]:
-    """The job with ``KEY=VALUE`` put in, and the key: one of those that may change while the run goes on.
+    """(the job with ``KEY=VALUE`` applied, the key). The key has to be one that may change during the run.
 
-    A key's last word will do where it is clear; a value is written as in a job file, quotes may be left out. JobError.
+    A key's last word suffices where it is unambiguous. A value is written as in a job file; quotes may be left out.
+    JobError for other text.
     """
     wished, equals, value = (part.strip() for part in text.partition("="))
     known = [key for key in _SETTABLE if wished in (key, key.partition(".")[2])]
@@ -97,7 +99,7 @@ def with_value(job: Job, text: str, check_codec: CheckCodec | None = None) -> tu
         raise JobError(f"{wished} cannot be changed while the run goes on{nearest(wished, _SETTABLE)}", hint)
     table, _, name = known[0].partition(".")
     raw = job.model_dump(mode="json")
-    raw["checkpoint"]["options"] = job.checkpoint.options  # no dump has them
+    raw["checkpoint"]["options"] = job.checkpoint.options  # model_dump leaves these out
     raw[table][name] = _value(value)
     if table == "run":
         raw[table]["epochs" if name == "steps" else "steps"] = None

@@ -17,7 +17,7 @@ KINDS: Mapping[str, type] = {EVERY_KEY: int, RECOMPUTE_KEY: bool, MICROBATCH_KEY
 
 
 def left_open(job: Job) -> tuple[str, ...]:
-    """The keys that the plan is to choose."""
+    """The keys that the job leaves to the plan."""
     return tuple(key for key in KINDS if _value(job, key) == AUTO)
 
 
@@ -32,19 +32,20 @@ def with_chosen(job: Job, chosen: Mapping[str, Any]) -> Job:
 
 
 def every_of(job: Job, chosen: Mapping[str, Any]) -> int:
-    """Steps between the rounds of one fragment of the weights in a view; the most, if its plan does not say."""
+    """Steps between two rounds of one fragment in a view; the largest possible number where the view's plan has
+    none."""
     every = chosen.get(EVERY_KEY, job.updates.every)
     return every if isinstance(every, int) else EVERY[-1]
 
 
 def microbatch_of(job: Job, chosen: Mapping[str, Any]) -> int:
-    """Samples of a microbatch in a view; 1 where its plan does not say."""
+    """Samples of a microbatch in a view; 1 where the view's plan has none."""
     size = chosen.get(MICROBATCH_KEY, job.train.microbatch)
     return size if isinstance(size, int) else 1
 
 
 def mistakes(job: Job, chosen: Mapping[str, Any]) -> Iterator[str]:
-    """Why these cannot be a plan's choices for this job."""
+    """Sentences that say why these can't be a plan's choices for this job."""
     wanted = left_open(job)
     for key in wanted:
         if key not in chosen:

@@ -1,4 +1,4 @@
-"""Reading a job file: every mistake in one message, with file, line, key, what is allowed and the nearest word.
+"""Reads a job file. One message lists every mistake with file, line, key, the allowed values and the nearest word.
 
 tomllib keeps no positions, so :func:`key_lines` finds the line of every key with a small scanner of its own.
 """
@@ -33,7 +33,7 @@ Source = TypeVar("Source", Mixed, EvalSet)
 def load_job(path: str | Path, check_codec: CheckCodec | None = None, files: bool = True) -> Job:
     """Read and check a job file; relative paths in it are taken from its folder. JobError names every mistake.
 
-    files: whether the files that it names are looked for; a plan needs none of the data.
+    files: whether to check that the files that it names exist; a plan needs no data.
     """
     path = Path(path)
     try:
@@ -62,7 +62,7 @@ def load_job(path: str | Path, check_codec: CheckCodec | None = None, files: boo
 
 
 def _toml_hint(text: str, problem: str) -> str:
-    """What to write instead; the line that the problem names is looked at."""
+    """What to write instead, by the line that the problem names."""
     named = re.search(r"line (\d+)", problem)
     line = text.splitlines()[int(named[1]) - 1 :][:1] if named else []
     if line and re.search(r'"[^"]*\\', line[0]):
@@ -71,7 +71,7 @@ def _toml_hint(text: str, problem: str) -> str:
 
 
 def run_name(path: Path) -> str:
-    """The name of a run whose job file does not say one: the file's, of letters that a name may have."""
+    """The name of a run whose job file has none: the file's name, with characters that a run's name may have."""
     return re.sub(r"[^\w.-]", "-", path.stem)
 
 
@@ -87,8 +87,8 @@ def _job_error(path: Path, lines: dict[Key, int], mistakes: list[Mistake]) -> Jo
 
 
 def _resolved(job: Job, path: Path, files: bool) -> Job:
-    """Paths made absolute from the job file's folder, names of the hub made folders of its cache; the run named after
-    the file unless it has a name. ``files``: also the weights are wanted."""
+    """The job with absolute paths (relative ones begin at the job file's folder), the hub's names replaced by folders
+    of its cache, and a run's name. ``files``: weights are needed too."""
     folder = path.resolve().parent
 
     def absolute(text: str) -> str:
@@ -96,7 +96,7 @@ def _resolved(job: Job, path: Path, files: bool) -> Job:
 
     patterns = {**job.data.sources(), **({"validation": job.data.held_out()} if job.data.held_out() else {})}
     if job.data.where == "node":
-        patterns = {}  # each node has them in a folder of its own
+        patterns = {}  # each node resolves them in a folder of its own
     data: dict[str, Any] = {name: [absolute(pattern) for pattern in some] for name, some in patterns.items()}
 
     def moved(one: Source) -> Source:

@@ -1,8 +1,8 @@
-"""``activations.forward = "auto"``: AQ-SGD where samples come twice, else the codec that takes its place, and each link
-between stages the gentlest codec up to that which keeps the pace (``activations.by_link``).
+"""``activations.forward = "auto"``: AQ-SGD where samples come at least twice, else another codec; and each link between
+stages gets the least lossy codec, up to that one, that does not slow the step (``activations.by_link``).
 
-The strongest one is decided once at a run's start, when the samples are counted; nodes and plans see it and never the
-word. Which link has which is in the plan of each view. ``activations.backward = "auto"`` is int8 at most.
+The most lossy codec is decided once at a run's start, when the samples are counted; nodes and plans get that codec
+instead of "auto". The plan of each view has the codec of each link. ``activations.backward = "auto"`` is int8 at most.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from .schema import Job
 AUTO = "auto"
 TWICE, ONCE = "aqsgd:bits=4", "int8"
 BACK = "int8"
-"""Of gradients, whose errors no later message makes good."""
+"""For gradients, because no later message corrects their errors."""
 
 
 def settled(job: Job, samples: int, steps: int) -> tuple[Job, str]:
-    """The job with a codec for "auto", and a sentence about it where that is not AQ-SGD; any other job as it is.
+    """(the job with a codec in place of "auto", a sentence where that codec is not AQ-SGD). A job without "auto" is
+    returned unchanged.
 
     Args:
         samples, steps: of training, in the run.
@@ -25,7 +26,7 @@ def settled(job: Job, samples: int, steps: int) -> tuple[Job, str]:
         return job, ""
     codec = TWICE if steps * job.train.batch >= 2 * samples else ONCE
     found = with_forward(job, codec)
-    if codec == TWICE or job.parallel.stages == 1:  # of one stage nothing goes from stage to stage
+    if codec == TWICE or job.parallel.stages == 1:  # with one stage no activations are sent
         return found, ""
     visits = steps * job.train.batch / max(1, samples)
     return found, (
@@ -42,7 +43,7 @@ def with_forward(job: Job, codec: str) -> Job:
 
 
 def expected(epochs: int | None) -> str:
-    """What "auto" is likely to be before anybody has counted samples."""
+    """The codec that "auto" will probably become, before the samples are counted."""
     return ONCE if epochs == 1 else TWICE
 
 

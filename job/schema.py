@@ -21,8 +21,8 @@ from .tables.outer import WORDS, Outer, parse_outer
 from .tables.robust import ROBUST_WORDS, Robust, parse_robust
 
 CheckCodec = Callable[[str, str], object]
-"""``check(spec, role)``: ValueError when the codec does not exist or does not fit the role, one of
-"update", "difference", "gradient", "activation", "activation_gradient"."""
+"""``check(spec, role)`` raises ValueError when the codec does not exist or can't have the role: one of "update",
+"difference", "gradient", "activation", "activation_gradient"."""
 
 
 class Run(Table):
@@ -134,19 +134,19 @@ class Train(Table):
 
     @property
     def microbatch_size(self) -> int:
-        """``microbatch``, of a job whose plan has been made (job/chosen.py). ValueError: nothing is chosen yet."""
+        """``microbatch`` of a job with a plan's choices (job/chosen.py). ValueError while it is "auto"."""
         if isinstance(self.microbatch, str):
             raise ValueError('train.microbatch = "auto" is chosen by the plan of a view')
         return self.microbatch
 
     @property
     def microbatches(self) -> int:
-        """How many microbatches a step has, over all pipelines. ValueError: nothing has been chosen yet."""
+        """Microbatches of a step, over all pipelines. ValueError while ``microbatch`` is "auto"."""
         return self.batch // self.microbatch_size
 
     @property
     def most_microbatches(self) -> int:
-        """How many a step may have, whatever a plan chooses."""
+        """The most microbatches that a step may have, whatever a plan chooses."""
         return self.batch if self.microbatch == "auto" else self.microbatches
 
 
@@ -168,14 +168,14 @@ class Parallel(Table):
 
 
 EVERY = (1, 2, 5, 10, 20, 50, 100)
-"""What a plan may choose for ``updates.every``."""
+"""The values that a plan may choose for ``updates.every``."""
 SECURE_MEMBERS = 3
-"""Members that a group needs before a sum hides what went into it: each of two could take off its own."""
+"""Least members of a group whose sum hides their contributions: each of two members could subtract its own."""
 UNAGREED = (
     "between evaluations, checkpoints and the end nodes have no common weights: there is no exact log of rounds, so no "
     "join by replay (who joins takes a neighbour's weights), and no fingerprint tells who went astray"
 )
-"""What is lost without ``updates.agreed``."""
+"""What a run does not have without ``updates.agreed``."""
 
 
 class Updates(Table):
@@ -232,7 +232,7 @@ class Updates(Table):
 
     @property
     def period(self) -> int:
-        """``every``, of a job whose plan has been made (job/chosen.py). ValueError: nothing has been chosen yet."""
+        """``every`` of a job with a plan's choices (job/chosen.py). ValueError while it is "auto"."""
         if isinstance(self.every, str):
             raise ValueError('updates.every = "auto" is chosen by the plan of a view')
         return self.every
@@ -272,13 +272,13 @@ class Checkpoint(Table):
     )
     options: dict[str, Any] = Field(
         default={},
-        exclude=True,  # may hold credentials: they go neither to nodes, nor to the database, nor into manifests
+        exclude=True,  # may hold credentials, so it is not sent to nodes, nor stored in the database or manifests
         description='what fsspec needs for the address, {endpoint_url = "https://..."}',
     )
 
 
 class Job(Table):
-    """A whole job file. Paths in it are absolute once it was read from a file (except ``checkpoint.to``)."""
+    """A whole job file. After reading from a file, its paths are absolute (except ``checkpoint.to``)."""
 
     run: Run = Run()
     model: Model
@@ -292,7 +292,7 @@ class Job(Table):
 
     @property
     def calls(self) -> list[str]:
-        """The code of its owner's that it names: functions, "module:function", and codecs, "module.codec:key=value"."""
+        """The owner's code that the job names: functions, "module:function", and codecs, "module.codec:key=value"."""
         codecs = (self.updates.codec, self.activations.forward, self.activations.backward)
         own = [spec for spec in codecs if "." in spec.partition(":")[0]]
         return [*self._builds, *own]

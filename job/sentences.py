@@ -1,4 +1,4 @@
-"""What a message says of a value that a job may not have: its key, what is allowed, and the nearest word.
+"""Messages about values that a job may not have: the key, the allowed values, and the nearest word.
 
 The sentences come from the tables' fields: a field's description is what is allowed.
 """
@@ -27,7 +27,7 @@ _LATER = {
 
 
 def schema_mistakes(error: ValidationError, raw: dict[str, Any]) -> Iterator[Mistake]:
-    """The key and the sentence of each value that the tables do not allow; ``raw``: the job file as tomllib read it."""
+    """(key, sentence) for each value that the tables do not allow; ``raw``: the job file as tomllib read it."""
     told: set[Key] = set()
     for item in error.errors():
         parts = [str(part) for part in item["loc"] if isinstance(part, str)]
@@ -35,7 +35,7 @@ def schema_mistakes(error: ValidationError, raw: dict[str, Any]) -> Iterator[Mis
         while length < len(parts) and _table(parts[:length]).model_fields:
             length += 1
         key = tuple(parts[:length])
-        if key not in told:  # a value that may be of two kinds is wrong for each of them
+        if key not in told:  # a value that may have two types gives an error for each
             told.add(key)
             yield key, _schema_sentence(key, item, raw)
 
@@ -61,7 +61,7 @@ def _schema_sentence(key: Key, item: Any, raw: dict[str, Any]) -> str:
 
 
 def allowed(key: Key) -> str:
-    """What a key may be: the description of its field."""
+    """The allowed values of a key: the description of its field."""
     field = _table(key[:-1]).model_fields.get(key[-1])
     return field.description or "see docs/reference.md" if field else "see docs/reference.md"
 
@@ -77,7 +77,7 @@ def _table(path: Sequence[str]) -> type[BaseModel]:
 
 
 def _parts_of(kind: Any) -> list[Any]:
-    """A type, and what it is made of: ``list[Mixed] | None`` of ``Mixed`` too."""
+    """A type and the types inside it: for ``list[Mixed] | None`` also ``Mixed``."""
     return [kind, *(part for inner in get_args(kind) for part in _parts_of(inner))]
 
 

@@ -1,7 +1,7 @@
-"""The job as nodes get it: it says all that they need, and no secret of its owner.
+"""The job in the form for nodes: all keys that they need, without its owner's secrets.
 
-Nodes never open the addresses of the data or of the checkpoints; the coordinator does. So what may be a password in an
-address (before the @, or after the ?) stays where it is, and so do ``checkpoint.options``.
+Nodes never open the addresses of the data or of the checkpoints; the coordinator does. So the parts of an address that
+may be a password (before the @, or after the ?) are not sent, nor are ``checkpoint.options``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
 
 
 def for_nodes(job: Job) -> Job:
-    """The job without user names, passwords, queries and fragments of addresses. Of a job like that: itself."""
+    """The job without user names, passwords, queries and fragments of addresses. A job without these is returned
+    itself."""
     data: dict[str, Any] = _told_sources(job.data)
     if job.data.mix:
         data["mix"] = [one.model_copy(update=_told_sources(one)) for one in job.data.mix]
@@ -53,13 +54,13 @@ def told(text: str) -> str:
 
 
 def without_secrets(address: str) -> str:
-    """An address without its secrets: ``s3://KEY:SECRET@bucket/a?token=x`` becomes ``s3://bucket/a``. Chained addresses
-    (``simplecache::s3://...``) too; what is no address stays as it is."""
+    """An address without its secrets: ``s3://KEY:SECRET@bucket/a?token=x`` becomes ``s3://bucket/a``. Works for chained
+    addresses (``simplecache::s3://...``) too; other text is returned unchanged."""
     if "://" not in address:
         return address
     parts: list[str] = []
     for part in re.split(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::|$))", address):
-        while parts and not _LINK_OF_A_CHAIN.match(part):  # no address and no protocol's name: the password went on
+        while parts and not _LINK_OF_A_CHAIN.match(part):  # no address and no protocol's name, so it belongs to the password
             part = f"{parts.pop()}::{part}"
         parts.append(part)
     found = [(part, _ADDRESS.match(part)) for part in parts]

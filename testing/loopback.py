@@ -37,12 +37,12 @@ HandsOver = Callable[
 
 @dataclass
 class Outcome:
-    """What a run reported."""
+    """The reports of a run."""
 
     losses: dict[int, float] = field(default_factory=dict)
     evals: dict[int, float] = field(default_factory=dict)
     sets: dict[int, dict[int, tuple[float, int]]] = field(default_factory=dict)
-    """(sum of the loss, tokens) of each evaluation, by its step and by the number of its set in ``eval.sets``."""
+    """(step, number of the set in ``eval.sets``) -> (sum of the loss, tokens) of each evaluation."""
     fingerprints: dict[str, set[int]] = field(default_factory=dict)
     bases: dict[str, dict[int, int]] = field(default_factory=dict)
     """Digests of the frozen weights of each node's layers, as last reported."""
@@ -61,9 +61,9 @@ class Hub(Network):
         self.threads: dict[str, threading.Thread] = {}
         self.errors: dict[str, BaseException] = {}
         self.identities: dict[str, Identity] = {}
-        """Identities of nodes to be started, if there are certificates."""
+        """Identities for the nodes that will be started, where the run has certificates."""
         self.emitted: dict[str, list[dict[str, Any]]] = {}
-        """The events that the person at each node would see."""
+        """Node -> the events that a person at that node would see."""
         self.outcome = Outcome()
         self.view = 0
         self.position = Position()
@@ -84,7 +84,8 @@ class Hub(Network):
         own: OwnLoop | None = None,
         device: str = "cpu",
     ) -> None:
-        """A node that waits for its first view. ``own``: as of a member of ``farflung.group``."""
+        """Start a node, which then waits for its first view. ``own``: the training loop of a member of
+        ``farflung.group``."""
         wire = self.wire(name, self.identities.get(name))
         definition = model_of(self.job, self.facts) if own is None else own.model
         if island is not None:
@@ -180,7 +181,7 @@ class Hub(Network):
         return answers
 
     def change(self, plan: Plan, survivors: Sequence[str], joiners: Sequence[str] = (), **more: Any) -> None:
-        """A whole view change, decided as the coordinator decides it. ``more``: of the view's message."""
+        """A whole view change, with the coordinator's decisions. ``more``: further fields of the view's message."""
         answers = self.flush(survivors)
         step = max(answer.step for answer in answers.values())
         norm = max((a.norm for a in answers.values() if a.step == step), default=0.0)
@@ -194,7 +195,7 @@ class Hub(Network):
                 holders.setdefault(layer, []).append(name)
         position, redo = self.position, []
         if self.job.updates.mode == "delta" and self.plan is not None:
-            # What the last stage has reported is what counts.
+            # Only the last stage's reports count.
             finished = [answers[p[-1]].step if p[-1] in answers else position.step for p in self.plan.pipelines]
             redo = unfinished(
                 position,
@@ -227,7 +228,7 @@ class Hub(Network):
         )
 
     def kill(self, name: str) -> None:
-        """Nothing comes from this node or reaches it any more. Its thread ends when it waits for what is not sent."""
+        """Drop all messages from and to this node. Its thread ends when it next waits for a message."""
         self.dead.add(name)
         if threading.current_thread() is not self.threads[name]:
             self.threads[name].join(10)

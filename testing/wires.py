@@ -17,7 +17,7 @@ from ..proto import control_pb2, data_pb2
 from ..proto.messages import bodies
 
 Tamper = Callable[[str, str, data_pb2.Header, npt.NDArray[np.uint8]], npt.NDArray[np.uint8] | None]
-"""``tamper(sender, to, header, data)`` gives the data to deliver, None to lose the message."""
+"""``tamper(sender, to, header, data)`` returns the data to deliver, or None to lose the message."""
 
 
 class Killed(BaseException):
@@ -25,7 +25,7 @@ class Killed(BaseException):
 
 
 class Network:
-    """Carries messages between the wires of one process, and what their nodes tell the coordinator."""
+    """Carries messages between the wires of one process, and the nodes' reports to the coordinator."""
 
     def __init__(self, artifacts: dict[str, bytes] | None = None) -> None:
         self.artifacts = artifacts or {}
@@ -98,7 +98,7 @@ class LoopbackWire:
             return [event for event in self._early_or(found) if self._wanted(event)]
 
     def _early_or(self, found: list[Event]) -> Iterator[Event]:
-        """Messages of a view that this node has yet to enter wait, as they do in the real wire."""
+        """Holds back messages of a view that this node has not entered yet, as the real wire does."""
         waiting, self.early = self.early + found, []
         for event in waiting:
             if isinstance(event, Received) and event.header.view > self.newest:

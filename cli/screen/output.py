@@ -112,7 +112,7 @@ class Output:
 
     def fail(self, error: BaseException) -> int:
         """Report an error that ended the command; returns the exit status."""
-        if isinstance(error, BrokenPipeError) and not self.lasts:  # the reader has closed the pipe: `farflung codecs | head`
+        if isinstance(error, BrokenPipeError) and not self.lasts:  # the reader closed the pipe, as `head` does
             self._write_nowhere(self.stdout)
             return DONE
         message, hint, status = explain(error)

@@ -13,12 +13,13 @@ AQSGD_ONCE = (
 
 
 def uses_aqsgd(job: Job) -> bool:
-    """Whether activations go as AQ-SGD: of one stage none go anywhere."""
+    """Whether activations are sent by AQ-SGD; with a single stage, none are sent."""
     return job.parallel.stages != 1 and job.activations.forward.split(":")[0].strip() == "aqsgd"
 
 
 def check_facts(job: Job, facts: Facts) -> None:
-    """What only the data and the model can tell: samples for one batch, stages, epochs of AQ-SGD. JobError."""
+    """Checks that need the data and the model: samples for one batch, stages, epochs of AQ-SGD. JobError where one
+    fails."""
     layers, stages = len(facts.profile.layers), job.parallel.stages
     if stages != "auto" and stages > layers:
         raise JobError(
@@ -28,7 +29,8 @@ def check_facts(job: Job, facts: Facts) -> None:
 
 
 def check_samples(job: Job, samples: int, steps: int) -> None:
-    """What the numbers of training samples and steps can tell, known before the model's profile is. JobError."""
+    """Checks that need only the numbers of training samples and steps, which are known before the model's profile.
+    JobError where one fails."""
     if samples < 1:
         raise JobError(
             "the data has no training sample left beside the validation part", "write a smaller data.validation"

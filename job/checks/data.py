@@ -1,4 +1,4 @@
-"""What is wrong with ``[data]``: its source, its files, and keys that mean nothing with it."""
+"""Mistakes in ``[data]``: its source, its files, and keys without a meaning for this source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..tables.data import SOURCES
 
 
 def data_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
-    """``files``: the data's files are of this machine and are looked for."""
+    """Mistakes of ``[data]`` as a whole. ``files``: the data's files are on this machine, so check that they exist."""
     data = job.data
     given = [*data.sources(), *(name for name in ("mix", "build", "samples") if getattr(data, name))]
     if len(given) != 1:
@@ -58,7 +58,7 @@ def data_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
 
 
 def _mix_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
-    """What is wrong with the sources of a mixture."""
+    """Mistakes in the sources of a mixture."""
     data, key = job.data, ("data", "mix")
     for number, one in enumerate(data.mix or (), 1):
         if len(given := one.sources()) != 1:
@@ -77,7 +77,7 @@ def _mix_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
 
 
 def _chat_mistakes(job: Job) -> Iterator[Mistake]:
-    """What does not go with conversations, and what means nothing without them."""
+    """Keys that can't be used with conversations, and keys without a meaning for other data."""
     data = job.data
     if data.chat is None and not any(one.chat for one in data.mix or ()):
         for name in ("turns", "pack"):
@@ -92,7 +92,7 @@ def _chat_mistakes(job: Job) -> Iterator[Mistake]:
 
 
 def _labelled_mistakes(job: Job) -> Iterator[Mistake]:
-    """What does not go with texts that have a class, and what means nothing without them."""
+    """Keys that can't be used with texts that have a class, and keys without a meaning for other data."""
     data, task = job.data, job.train.task
     each = [*(data.mix or (data,)), *job.eval.sets]
     if task != "classification":
@@ -117,7 +117,7 @@ def _labelled_mistakes(job: Job) -> Iterator[Mistake]:
 
 
 def _preference_mistakes(job: Job) -> Iterator[Mistake]:
-    """What does not go with pairs of answers, and what means nothing without them."""
+    """Keys that can't be used with pairs of answers, and keys without a meaning for other data."""
     data, model = job.data, job.model
     each = [*(data.mix or (data,)), *job.eval.sets]
     if job.train.task != "dpo":
@@ -139,13 +139,14 @@ def _preference_mistakes(job: Job) -> Iterator[Mistake]:
 
 
 def leaves_its_folder(pattern: str) -> bool:
-    """Whether a file pattern may name something that is not below the folder that it is joined to."""
+    """Whether a file pattern may lead outside the folder to which it is relative."""
     path = PurePath(pattern)
     return "://" in pattern or "::" in pattern or path.is_absolute() or pattern.startswith("~") or ".." in path.parts
 
 
 def _own_mistakes(job: Job) -> Iterator[Mistake]:
-    """Keys without a meaning where the members bring model and optimiser: their loop decides, not the job."""
+    """Keys without a meaning where members use model and optimiser of their own, because their training loop decides
+    these."""
     if job.data.where != "coordinator":
         yield ("data", "where"), "data.where has no meaning with data.samples: the members' data are their own anyway"
     for name, field in type(job.train).model_fields.items():

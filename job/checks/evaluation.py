@@ -1,4 +1,4 @@
-"""What is wrong with ``[eval]`` of a job whose every value is allowed by itself."""
+"""Mistakes in ``[eval]``, in combinations of values that are each allowed alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ..tables.data import SOURCES
 
 
 def set_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
-    """Of ``[[eval.sets]]``. ``files``: those that it names are of this machine."""
+    """Mistakes of ``[[eval.sets]]``. ``files``: the files that it names are on this machine, so check that they
+    exist."""
     key, sets = ("eval", "sets"), job.eval.sets
     for name, count in Counter(one.name.lower() for one in sets).items():
         if count > 1:
@@ -31,7 +32,7 @@ def set_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
 
 
 def command_mistakes(job: Job) -> Iterator[Mistake]:
-    """Of ``eval.command`` and ``eval.patience``."""
+    """Mistakes of ``eval.command`` and ``eval.patience``."""
     command, every, saved = job.eval.command, job.eval.command_every, job.checkpoint.every
     if command is not None and not any("{model}" in word for word in command):
         sentence = "eval.command does not say where it takes the model folder"

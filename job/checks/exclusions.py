@@ -10,7 +10,7 @@ from ..sentences import Mistake
 
 
 def unagreed_mistakes(job: Job) -> Iterator[Mistake]:
-    """What does not go with patterns in which members have no common reference."""
+    """Keys that can't be used with patterns in which members have no common reference."""
     updates = job.updates
     pattern = f"updates.pattern = {updates.pattern!r}"
     if updates.pattern not in ("gossip", "async"):
@@ -41,7 +41,7 @@ def unagreed_mistakes(job: Job) -> Iterator[Mistake]:
 
 
 def judge_mistakes(job: Job) -> Iterator[Mistake]:
-    """What does not go with judges, who need every contribution and the samples that it is of."""
+    """Keys that can't be used with judges, who need every contribution and its samples."""
     updates, sentence = job.updates, f"updates.judge = {job.updates.judge} does not go with"
     if updates.mode != "delta":
         yield ("updates", "mode"), f'{sentence} updates.mode = {updates.mode!r} yet; allowed: "delta"'
@@ -58,7 +58,7 @@ def judge_mistakes(job: Job) -> Iterator[Mistake]:
 
 
 def secure_mistakes(job: Job) -> Iterator[Mistake]:
-    """What does not go with masks, which come off in whole sums of integers alone."""
+    """Keys that can't be used with masks, which cancel only in complete sums of integers."""
     updates, parallel = job.updates, job.parallel
     name, _, values = updates.codec.partition(":")
     if name.strip() != "intsgd" or "max" in values:

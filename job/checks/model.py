@@ -1,4 +1,4 @@
-"""What is wrong with ``[model]``, and with stages of it."""
+"""Mistakes in ``[model]``, and in dividing the model into stages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..tables.model import SUBSPACE_FAMILIES
 
 
 def model_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
-    """``files``: the model folder is of this machine and is looked into."""
+    """Mistakes of ``[model]``. ``files``: the model folder is on this machine, so read its config.json."""
     model = job.model
     given = [name for name in ("family", "pretrained", "build", "parameters") if getattr(model, name) is not None]
     if len(given) != 1:
@@ -65,7 +65,7 @@ def model_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
 
 
 def subspace_mistakes(job: Job) -> Iterator[Mistake]:
-    """What does not go with stages that hand on a part of the hidden state."""
+    """Keys that can't be used with a subspace, where stages send only a part of the hidden state."""
     model, key = job.model, ("model", "subspace")
     sentence = f"model.subspace = {model.subspace}"
     if model.family not in SUBSPACE_FAMILIES:

@@ -1,4 +1,4 @@
-"""What is wrong with ``[run]`` and ``[train]``: batch, optimiser, schedule."""
+"""Mistakes in ``[run]`` and ``[train]``: batch, optimiser, schedule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..sentences import Mistake, allowed
 
 
 def train_mistakes(job: Job) -> Iterator[Mistake]:
-    """Batch and microbatches, and what an optimiser or a schedule does not go with."""
+    """Mistakes of batch and microbatches, and keys that can't be used with an optimiser or a schedule."""
     train, run = job.train, job.run
     if (run.epochs is None) == (run.steps is None):
         which = "not both" if run.epochs else "it has neither"
@@ -66,7 +66,7 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
 
 
 def inside_mistakes(job: Job) -> Iterator[Mistake]:
-    """What the devices of an island cannot share their stages with."""
+    """Keys that can't be used with islands whose devices shard their stages (parallel.inside)."""
     inside = job.parallel.inside
     if inside == "ddp":
         return

@@ -1,4 +1,4 @@
-"""What is wrong with ``[updates]`` and ``[activations]``: the mode and the codecs."""
+"""Mistakes in ``[updates]`` and ``[activations]``: the mode and the codecs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .exclusions import judge_mistakes, secure_mistakes, unagreed_mistakes
 
 
 def update_mistakes(job: Job, check_codec: CheckCodec | None) -> Iterator[Mistake]:
-    """``check_codec``: None where codecs are not to be looked up."""
+    """Mistakes of modes and codecs. ``check_codec``: None where codecs are not checked."""
     updates, activations = job.updates, job.activations
     if updates.mode == "gradient":
         if updates.every != 1:

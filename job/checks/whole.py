@@ -1,4 +1,4 @@
-"""All checks of a job whose every value is allowed by itself."""
+"""Runs all checks of combinations of a job's values."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .updates import update_mistakes
 
 
 def job_mistakes(job: Job, check_codec: CheckCodec | None = None, files: bool = True) -> Iterator[Mistake]:
-    """What is wrong with a job whose every value is allowed by itself: (key, sentence). ``files``: the files that it
-    names are of this machine; a node must not look for those of a job that came from another."""
+    """(key, sentence) of each mistake in a job whose values are each allowed alone. ``files``: the files that it names
+    are on this machine, so check that they exist; a node must not do this with the coordinator's job."""
     yield from model_mistakes(job, files)
     yield from data_mistakes(job, files)
     yield from set_mistakes(job, files)

@@ -1,4 +1,4 @@
-"""A job's data: file patterns, text to tokens, marks on tokens, facts found out once, and which samples a step has.
+"""A job's data: file patterns, tokenizers, marks on tokens, facts, and which samples a step has.
 
-What a job may say of its data is in job/tables and job/checks. No torch.
+job/tables and job/checks define which values are allowed. No torch.
 """

@@ -1,4 +1,4 @@
-"""What the coordinator finds out about a job's data and model, and tells every node."""
+"""The facts: what the coordinator finds out about a job's data and model and sends to every node."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from .sampling import Mixture
 
 
 class LayerProfile(BaseModel):
-    """What one layer costs: weights, flops of forward and backward for one sample, elements that it hands on."""
+    """The costs of one layer: parameters; flops of forward and backward for one sample; elements of its output."""
 
     name: str
     parameters: int
     frozen: int = 0
-    """Weights that do not train, beside ``parameters``, in fp32 elements: of bf16 half as many."""
+    """Weights that do not train and are not in ``parameters``, in units of fp32 elements (a bf16 weight counts
+    half)."""
     flops_per_sample: float
     activation_elements_per_sample: int
     stored_elements_per_sample: int = 0
-    """What the backward pass needs kept, in fp32 elements; 0: not known."""
+    """Elements kept for the backward pass of one sample, in units of fp32 elements; 0: not known."""
     copied_elements: int = 0
-    """What is kept for each microbatch however many samples it has: weights in the precision of computing."""
+    """Elements kept once for each microbatch, independent of its samples: weights in the precision of computing."""
     working_elements_per_sample: int = 0
-    """What is there beside that while the layer computes: logits and their gradient."""
+    """Further elements of one sample that exist only while the layer computes: logits and their gradient."""
 
 
 class Profile(BaseModel):
-    """What ``python -m farflung.node.models.profiling.cost`` found out about the model (and about ``build`` data)."""
+    """The result of ``python -m farflung.node.models.profiling.cost``: the model's profile, and the size of ``build``
+    data."""
 
     layers: list[LayerProfile]
     tied: bool
     family: str
     documents: bool = True
-    """Whether a sample may have several documents that do not see each other."""
+    """Whether the model can keep several documents of a sample apart."""
     balance: float = 0.0
     """Weight of the balance loss of a mixture's routers."""
     samples: int | None = None
@@ -40,7 +42,7 @@ class Profile(BaseModel):
 
 
 class Facts(BaseModel):
-    """What the coordinator found out about data and model; every node gets it with its JoinReply.
+    """The facts about data and model; every node gets them with its JoinReply.
 
     Text: the artifact ``data/tokens`` is a matrix of ``samples + validation_samples`` rows of ``context + 1`` tokens
     (little-endian ``token_dtype``, nothing else in the file): training sample i is row i, validation sample j is row
@@ -49,18 +51,16 @@ class Facts(BaseModel):
     ``tokens_digest`` is the sha256 (hex) of that file, empty where the data are no text (then also no ``data/tokens``).
     ``vocabulary`` is the model's: ``model.vocabulary`` or else the tokenizer's (256 for "bytes").
     ``artifacts``: name -> sha256 (hex): ``data/tokens``, ``model/FILE`` (pretrained), ``tokenizer/FILE``.
-    With ``data.where = "node"`` there is no ``data/tokens`` and ``samples`` counts what the whole run draws: every node
-    takes its own samples for the ids that it is given (node/data/dataset.py).
-    ``end_of_text``: the token that ends a document of text; None without one.
-    ``token_dtype`` "marked32": rows of `job/data/marks.py`, whose tokens are uint32 with marks; ``data/counts``
-    (uint32, one for each row) says how many tokens of each row train, and with ``packed`` rows have documents that must
-    not see each other; ``trained`` of all training samples together (0: every token).
-    ``mix``: of each source of a mixture its training samples, and how often it is drawn: `sampling.Mixture`.
-    ``sets``: the names of ``eval.sets`` and how many samples each has. Their rows lie one set after the other in the
-    artifact ``data/eval`` (``sets_dtype``, ``sets_packed`` and ``data/eval_counts`` as for ``data/tokens``); their ids
-    come after those of the validation samples.
-    ``layout``: what rows are where they are not plain text: "labelled" (job/data/labelled.py); then ``packed``, too.
-    ``order`` is the `sampling.ORDER` that the run began with; facts of before there were several do not name it.
+    With ``data.where = "node"`` there is no ``data/tokens`` and ``samples`` is the number that the whole run draws; for
+    each id a node uses a sample of its own (node/data/dataset.py). ``end_of_text``: the token that ends a document of
+    text; None without one. ``token_dtype`` "marked32": rows of `job/data/marks.py`, whose tokens are uint32 with marks;
+    ``data/counts`` (uint32, one for each row) says how many tokens of each row train, and with ``packed`` the documents
+    of a row must not attend to each other. ``trained``: tokens of all training samples that train (0: every token).
+    ``mix``: for each source of a mixture (training samples, positions of a block): see `sampling.Mixture`. ``sets``:
+    the names of ``eval.sets`` and how many samples each has. Their rows lie one set after the other in the artifact
+    ``data/eval`` (``sets_dtype``, ``sets_packed`` and ``data/eval_counts`` as for ``data/tokens``); their ids come
+    after those of the validation samples. ``layout``: "labelled" for rows of job/data/labelled.py, which are also
+    ``packed``; else empty. ``order``: the `sampling.ORDER` with which the run began; older facts do not have it.
     """
 
     samples: int
@@ -89,5 +89,5 @@ class Facts(BaseModel):
 
     @property
     def drawn(self) -> int | Mixture:
-        """What positions of the stream draw from: see `sampling.sample_ids`."""
+        """The sources of the stream's positions, an argument of `sampling.sample_ids`."""
         return Mixture(tuple(self.mix)) if self.mix else self.samples

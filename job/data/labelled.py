@@ -1,8 +1,7 @@
-"""Rows of a text and its class: the tokens of the text, padding, and in the last place the class.
+"""Rows of a text and its class: the tokens of the text, padding, and the class as the last element.
 
-A row is ``context + 1`` marked tokens (marks.py), of which the last alone trains: its "token" is the class. So a
-sample counts once, as one target, whatever its length is. Two more bits say what a token is: of the first text, of the
-second, or padding.
+A row is ``context + 1`` marked tokens (marks.py), of which only the last trains: its "token" is the class. So a sample
+is one target, whatever its length. Two more bits tell whether a token is of the first text, of the second, or padding.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _TOKEN = np.uint32((1 << 28) - 1)
 
 def labelled(tokens: Sequence[int], types: Sequence[int], label: int, context: int, pad: int) -> npt.NDArray[np.uint32]:
     """A row, uint32 [context + 1]. ``tokens``: at most ``context``; ``types``: 0 where one is of the first text, 1 of
-    the second. ``pad``: the token behind them."""
+    the second. ``pad``: the padding token."""
     row = np.full(context + 1, pad, np.uint32)
     row[: len(tokens)] = np.asarray(tokens, np.uint32) | (np.asarray(types, np.uint32) + np.uint32(1)) << _SHIFT
     row[0] |= FIRST
@@ -39,13 +38,12 @@ def texts_of(rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def kinds_of(rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """What each of these tokens is: `PADDING`, 1 of the first text, 2 of the second. int64 [b, context]."""
+    """The kind of each of these tokens: `PADDING`, 1 for the first text, 2 for the second. int64 [b, context]."""
     return ((rows[..., :-1] >> _SHIFT) & np.uint32(3)).astype(np.int64)
 
 
 def class_names(config: Mapping[str, Any], given: Sequence[str] | None) -> tuple[str, ...]:
-    """The names of a model's classes in their order: those that the job gives, or what config.json says, which is two
-    where it says nothing."""
+    """The names of a model's classes in order: the job's, else those of config.json, else two default names."""
     if given:
         return tuple(given)
     named = config.get("id2label")
@@ -59,7 +57,7 @@ def class_names(config: Mapping[str, Any], given: Sequence[str] | None) -> tuple
 
 
 def class_number(value: Any, names: Sequence[str]) -> int | None:
-    """The class that a row's label means, by its name or number; None: none of them."""
+    """The number of the class that a row's label names, by name or number; None where there is no such class."""
     if isinstance(value, str):
         if value in names:
             return list(names).index(value)

@@ -1,4 +1,4 @@
-"""File patterns of a job, as glob and fsspec read them: what stands there by itself is no pattern."""
+"""A job's file patterns for glob and fsspec. A pattern that is the exact name of an existing file means that file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def as_glob(pattern: str) -> str:
-    """The pattern with the brackets escaped of folders and files that are there under exactly these names."""
+    """The pattern, where brackets are escaped if a folder or file with exactly this name exists."""
     if "[" not in pattern or "://" in pattern or "::" in pattern:
         return pattern
     first, *others = Path(pattern).parts

@@ -1,11 +1,11 @@
-"""Which samples a step trains, and which pipeline trains which of them: pure functions of what every node knows.
+"""Which samples a step trains, and which pipeline trains which of them: pure functions of data that every node has.
 
 The training stream is endless: position q belongs to epoch q // samples and holds sample
 ``shuffled(q % samples, seed, epoch, samples)``. The order depends on (seed, epoch) alone, never on the cluster.
 
-A view starts after step ``Position.step``. It first trains the positions of ``redo`` (what a broken view took
-from the stream and did not finish), then goes on at ``cursor``. Each step takes ``batch`` positions, so the
-batch is the same whatever joins or leaves, and no node asks for sample ids.
+A view starts after step ``Position.step``. It first trains the positions of ``redo`` (those that an interrupted view
+took from the stream and did not finish), then continues at ``cursor``. Each step takes ``batch`` positions, so the
+batch is the same whichever nodes join or leave, and no node has to ask for sample ids.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ import numpy.typing as npt
 
 @dataclass(frozen=True)
 class Position:
-    """Where a view takes up the stream."""
+    """The position in the stream from which a view continues."""
 
     step: int = 0
     """Last finished step; the view's first step is ``step + 1``."""
     cursor: int = 0
-    """Positions below are trained, or listed in ``redo``."""
+    """Positions below this one are trained, or in ``redo``."""
     redo: tuple[int, ...] = field(default=())
-    """Positions to train again, before the stream goes on."""
+    """Positions to train again, before the stream continues."""
 
     def positions(self, step: int, batch: int) -> list[int]:
         """The ``batch`` stream positions of a step of this view."""
@@ -37,7 +37,7 @@ class Position:
         return again + list(range(fresh, fresh + batch - len(again)))
 
     def after(self, step: int, batch: int, unfinished: Sequence[int] = ()) -> "Position":
-        """Where the next view takes up, when this one ends after ``step`` with some positions not finished."""
+        """The next view's Position, if this view ends after ``step`` with some positions not finished."""
         taken = (step - self.step) * batch
         rest = self.redo[taken:]
         cursor = self.cursor + max(0, taken - len(self.redo))
@@ -50,8 +50,8 @@ class Position:
 
 
 def runs_of(positions: Sequence[int]) -> list[int]:
-    """Positions, in their order, as runs of neighbours: of each how far it begins after the end of the one before, and
-    how many it has. A few bytes a run, where a list of them all would be megabytes."""
+    """Positions, in their order, as runs of consecutive numbers: for each run its distance from the end of the one
+    before, and its length. A run takes a few bytes, where a list of all positions would take megabytes."""
     values = np.array(positions, dtype=np.int64)
     if not values.size:
         return []
@@ -64,7 +64,7 @@ def runs_of(positions: Sequence[int]) -> list[int]:
 
 
 def of_runs(runs: Sequence[int], most: int) -> tuple[int, ...]:
-    """What ``runs_of`` was given. ValueError: they are no runs, or of more than ``most`` positions."""
+    """The inverse of ``runs_of``. ValueError: the list is malformed, or has more than ``most`` positions."""
     gaps, lengths = np.array(runs[::2], dtype=np.int64), np.array(runs[1::2], dtype=np.int64)
     if len(gaps) != len(lengths) or (lengths.size and (lengths.min() < 1 or lengths.max() > most)):
         raise ValueError("positions to train again that are no runs")
@@ -80,22 +80,22 @@ def of_runs(runs: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 ORDER = 2
-"""Version of the order of samples. A run goes on only in the order that it began with: any other would give some
-samples twice and others not at all. 1 sorted random words, an epoch at a time."""
+"""Version of the order of samples. A run continues only in the order with which it began: with another one, some
+samples would come twice and others not at all. Version 1 sorted random words, one epoch at a time."""
 
 _ROUNDS = 8
-_FEWEST_BITS = 3  # of half a number: a network over fewer numbers mixes badly
+_FEWEST_BITS = 3  # bits of a half: a Feistel network over fewer numbers mixes badly
 
 
 def shuffled(positions: npt.ArrayLike, seed: int, epoch: int, samples: int) -> npt.NDArray[np.int64]:
     """The samples at ``positions`` (0 <= position < samples, any shape) of an epoch, int64 of the same shape.
 
-    A keyed bijection of range(samples), computed for each position by itself, so that an epoch of any size costs
-    nothing: a balanced Feistel network (Luby and Rackoff 1988) of 8 rounds over the smallest even number of bits that
-    holds ``samples``, applied again to what falls outside until it falls inside (cycle walking: Black and Rogaway,
-    "Ciphers with arbitrary finite domains", CT-RSA 2002); at most four times on average from 17 samples on. A round
-    mixes its half with its key by the finaliser of SplitMix64 (Steele, Lea and Flood 2014). Integers alone: the same
-    on every machine and with every numpy.
+    A keyed bijection of range(samples), computed for each position alone, so that an epoch of any size takes no memory:
+    a balanced Feistel network (Luby and Rackoff 1988) of 8 rounds over the smallest even number of bits that holds
+    ``samples``. It is applied again to a result that is too large until the result is below ``samples`` (cycle walking:
+    Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002), on average at most four times from 17
+    samples on. A round mixes one half with its key by the finaliser of SplitMix64 (Steele, Lea and Flood 2014). It uses
+    only integers, so the result is the same on every machine and with every numpy.
     """
     values = np.array(positions, dtype=np.uint64)
     if values.size and int(values.max()) >= samples:
@@ -137,12 +137,12 @@ def _round_keys(seed: int, epoch: int) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Sources of samples, numbered one after the other, that are drawn by weight: in every ``block`` of positions each
-    exactly as often as the weights say, in an order that the seed decides. A source is gone through in orders of its
-    own, again and again, so none of its samples comes twice before all have come once. All that is a function of the
-    position: a run that stops and goes on draws what it would have drawn.
+    """Sources of samples, numbered one after the other, that are drawn by weight. In every ``block`` of positions each
+    source is drawn exactly as often as its weight says, in an order that the seed decides. Each source has epochs of
+    its own, so none of its samples comes twice before all have come once. All this is a function of the position, so a
+    resumed run draws the same samples as an uninterrupted one.
 
-    ``parts``: of each source (samples, positions of a block).
+    ``parts``: for each source (samples, positions of a block).
     """
 
     parts: tuple[tuple[int, int], ...]
@@ -150,7 +150,8 @@ class Mixture:
 
     @staticmethod
     def of(samples: Sequence[int], weights: Sequence[float]) -> "Mixture":
-        """Weights to the thousandth, and at least that; what rounding leaves goes to the largest remainders."""
+        """The mixture for weights, which are rounded to thousandths, at least one each; the remaining thousandths go to
+        the largest remainders."""
         wanted = np.array(weights, dtype=np.float64) / sum(weights) * Mixture.block
         draws = np.maximum(np.floor(wanted), 1).astype(np.int64)
         while (missing := Mixture.block - int(draws.sum())) != 0:
@@ -159,7 +160,7 @@ class Mixture:
 
     @property
     def samples(self) -> int:
-        """Of all sources."""
+        """The number of samples of all sources."""
         return sum(samples for samples, _ in self.parts)
 
 
@@ -195,8 +196,9 @@ def _sample_ids(positions: npt.NDArray[np.int64], seed: int, samples: "int | Mix
 def assign(samples: Sequence[int], microbatches: Sequence[int], microbatch: int) -> list[list[int]]:
     """Indices into ``samples`` that each pipeline trains, ``microbatches[d] * microbatch`` for pipeline d.
 
-    A sample prefers the pipeline that its own hash names, so that it meets the same AQ-SGD buffers every epoch;
-    what does not fit there fills the others in order. The sizes are exactly the plan's shares.
+    A sample goes preferably to the pipeline that its own hash selects, so that it meets the same AQ-SGD buffers in
+    every epoch; samples that do not fit there fill the other pipelines in order. The sizes are exactly the plan's
+    shares.
     """
     found = _assigned(np.array(samples, dtype=np.int64), microbatches, microbatch)
     return [[int(one) for one in own] for own in found]
@@ -258,7 +260,7 @@ def unfinished_of_each(
     again: list[list[npt.NDArray[np.int64]]] = [[] for _ in microbatches]
     if first > step:
         return [[] for _ in microbatches]
-    # All steps at once: a million samples must not keep a coordinator's event loop.
+    # All steps at once, so that a million samples do not block the coordinator's event loop.
     taken, before = (step - first + 1) * batch, (first - position.step - 1) * batch
     redone = np.array(position.redo[before : before + taken], dtype=np.int64)
     fresh = position.cursor + max(0, before - len(position.redo))

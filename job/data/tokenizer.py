@@ -1,7 +1,7 @@
 """Text to tokens without torch: the bytes of UTF-8, or the Rust tokenizer of a tokenizer folder.
 
-How a text becomes tokens is decided here, for runs, for nodes with data of their own and for ``generate``. Which files
-make a tokenizer, and how they are loaded, is tokenizer_folder.py's.
+How a text becomes tokens is decided here, for runs, for nodes with data of their own and for ``generate``.
+tokenizer_folder.py decides which files make a tokenizer and loads them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import numpy.typing as npt
 from ...proto.errors import JobError
 
 Located = tuple[list[int], list[tuple[int, int]]]
-"""Tokens, and of each the first of its characters in the text and the one behind its last."""
+"""(tokens, for each token its range of characters [begin, end) in the text)."""
 
 
 Classified = tuple[list[int], list[int], bool]
-"""Tokens of a text or of two, 1 for each of the second, and whether anything was cut away."""
+"""(tokens of a text or of a pair of texts; for each token 1 if it is of the second text, else 0; whether anything was
+cut off)."""
 
 
 class Tokenizer(Protocol):
-    """``vocabulary``: the largest token plus 1. ``encode`` gives the tokens of each text; a text with ``True`` ends a
+    """``vocabulary``: the largest token plus 1. ``encode`` returns the tokens of each text; a text with ``True`` ends a
     document, and may get an end-of-text token. ``end``: that token, None without one; ``ending``: the same in words,
     empty without one. ``unknown``: the token for unknown text, None where every text has tokens. ``identity``: a digest
     that differs whenever the tokens of a text may differ.
@@ -32,9 +33,9 @@ class Tokenizer(Protocol):
     ``located`` gives each text's tokens, and for each token its range of characters; ``added`` are the special tokens;
     ``cuts``: whether a text may be cut and its pieces tokenised one by one with the same result.
 
-    ``classified`` gives of each text, or pair of texts, the tokens as models that read whole texts have them: with
-    those that begin, part and end them, at most ``most`` (the longer text is cut first), 1 for each token of the second
-    text, and whether anything was cut away. ``padding``: the token that stands behind a text shorter than others.
+    ``classified`` returns for each text, or pair of texts, the tokens with the special tokens that begin, separate and
+    end them, as encoder models expect, at most ``most`` (the longer text is cut first); 1 for each token of the second
+    text; and whether anything was cut off. ``padding``: the token that fills shorter texts up.
 
     ``prompt`` gives the tokens of a text to be continued, as in training. ``text`` turns tokens into text; special
     tokens, and those outside the vocabulary, are left out. ``notes``: warnings for people.
@@ -98,7 +99,7 @@ class Bytes:
     padding = 0
 
     def classified(self, texts: Sequence[tuple[str, str | None]], most: int) -> list[Classified]:
-        """A newline parts two texts."""
+        """A newline separates the two texts."""
         found = []
         for first, second in texts:
             one, two = list(first.encode()), [] if second is None else list(f"\n{second}".encode())
@@ -118,15 +119,15 @@ class Bytes:
 class Folder:
     """The tokenizer of a folder; documents end with its end-of-text token where it has one.
 
-    What is saved in a tokenizer beside its vocabulary and rules, and would change what is trained on, is switched off:
-    truncation and padding (a text is whole, and its tokens depend on it alone), and dropout and sampling (two readings
-    of a file have to give the same tokens).
+    Settings in a tokenizer that would change the training data are switched off: truncation and padding (a text must
+    stay whole, and its tokens depend only on it), and dropout and sampling (reading a file twice has to give the same
+    tokens).
     """
 
     def __init__(self, rust: Any, end: int | None, padding: int | None = None) -> None:
         self._rust, self.end = rust, end
         self.padding = padding if padding is not None else end or 0
-        # Ids may have holes, and a count would not say which they are.
+        # Ids may have gaps, so the number of tokens does not tell the largest id.
         self.vocabulary: int = 1 + max(rust.get_vocab(with_added_tokens=True).values(), default=-1)
         if not self.vocabulary:
             raise JobError("data.tokenizer: its vocabulary is empty")
@@ -140,20 +141,21 @@ class Folder:
 
     @property
     def identity(self) -> str:
-        """A digest of all its rules, its end of text, and the version of the library that follows them."""
+        """A digest of all its rules, its end of text, and the version of the library that applies them."""
         import tokenizers
 
         return hashlib.sha256(f"{tokenizers.__version__} {self.end} {self._rust.to_str()}".encode()).hexdigest()
 
     def encode(self, texts: Sequence[tuple[str, bool]]) -> list[npt.NDArray[Any]]:
-        """uint32 arrays. Other threads run on meanwhile."""
+        """uint32 arrays. Other threads can run meanwhile."""
         end = [] if self.end is None else [self.end]
         found = self._rust.encode_batch([text for text, _ in texts], add_special_tokens=False)
         pairs = zip(found, texts, strict=True)
         return [np.array(one.ids + end if last else one.ids, np.uint32) for one, (_, last) in pairs]
 
     def located(self, texts: Sequence[str]) -> list[Located]:
-        """A space before a word belongs to the word's token, whatever a tokenizer.json says about offsets."""
+        """As in the protocol. A space before a word belongs to the word's token, whatever tokenizer.json says about
+        offsets."""
         processor, self._rust.post_processor = self._rust.post_processor, None
         try:
             found = self._rust.encode_batch(list(texts), add_special_tokens=False)
@@ -192,7 +194,7 @@ class Folder:
 
 
 def _neutral(rust: Any) -> list[str]:
-    """Switches off what a tokenizer.json saves beside vocabulary and rules; what that was, in sentences."""
+    """Switches off settings of a tokenizer.json that would change the data. Returns a sentence for each."""
     said = []
     if rust.truncation is not None:
         said.append(f"truncation to {rust.truncation.get('max_length')} tokens, saved in the tokenizer, is left out")

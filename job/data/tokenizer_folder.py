@@ -1,7 +1,7 @@
 """Which files make a tokenizer folder, how it is loaded, and which token ends a document.
 
 A folder without ``tokenizer.json`` (slow tokenizers: vocab.json and merges.txt, sentencepiece) is converted once by
-transformers in a process of its own (``python -m farflung.job.data.tokenizer_folder FOLDER OUT``), so that the
+transformers in another process (``python -m farflung.job.data.tokenizer_folder FOLDER OUT``), so that the
 coordinator never loads transformers' models or torch.
 """
 
@@ -32,7 +32,7 @@ FILES = (
     "spiece.model",
     "chat_template.jinja",
 )
-"""Files of a tokenizer folder that belong to the tokenizer, and not to the model beside it."""
+"""The files of a folder that belong to the tokenizer and not to a model in the same folder."""
 
 VOCABULARIES = (
     ("tokenizer.json",),
@@ -41,7 +41,7 @@ VOCABULARIES = (
     ("tokenizer.model",),
     ("spiece.model",),
 )
-"""Files that hold a vocabulary: a folder with all of one row has a tokenizer, whatever else is in it or is not."""
+"""Files that hold a vocabulary: a folder that has all files of one row has a tokenizer, whatever other files it has."""
 
 CLASS_ENDS = {
     "GPT2Tokenizer": "<|endoftext|>",
@@ -52,7 +52,7 @@ CLASS_ENDS = {
     "T5Tokenizer": "</s>",
     "GemmaTokenizer": "<eos>",
 }
-"""What ends a text where a folder names nothing but one of transformers' classes, without its ``Fast``."""
+"""transformers' tokenizer class without ``Fast`` -> its end-of-text token; used where a folder names only the class."""
 
 _CONVERT_TIMEOUT = 300
 
@@ -98,8 +98,8 @@ def _open(made: Path, folder: Path) -> Folder:
 
 
 def _end_of(rust: Any, made: Path, folder: Path) -> int | None:
-    """The token that ends a document: the tokenizer's own word, the model's ``eos_token_id``, the default of the class
-    that the tokenizer names, or the one special token that can mean nothing else."""
+    """The token that ends a document: from the tokenizer's configuration, the model's ``eos_token_id``, the default of
+    the tokenizer's class, or the only special token with a suitable name."""
     words: list[str] = []
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
         word = _json(made / file).get("eos_token")
@@ -120,7 +120,7 @@ def _end_of(rust: Any, made: Path, folder: Path) -> int | None:
 
 
 def _padding_of(rust: Any, made: Path, folder: Path) -> int | None:
-    """The token of padding: the model's, or the tokenizer's own word; None where neither has one."""
+    """The padding token: the model's, else the tokenizer's; None where neither has one."""
     token = _json(folder / "config.json").get("pad_token_id")
     if isinstance(token, int) and not isinstance(token, bool) and token >= 0:
         return token
@@ -147,7 +147,7 @@ def _ends(path: Path) -> list[int]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is no such file. ValueError: it is none."""
+    """The JSON object in a file; empty where there is no such file. ValueError: the file has no JSON object."""
     found = json.loads(path.read_text(encoding="utf-8-sig")) if path.is_file() else {}
     return found if isinstance(found, dict) else {}
 
@@ -161,7 +161,7 @@ def _convert_apart(folder: Path, out: Path) -> None:
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) where these are installed",
         )
     command = python.module("farflung.job.data.tokenizer_folder", str(folder), str(out))
-    nobody = subprocess.DEVNULL  # transformers asks there whether to run code of the folder
+    nobody = subprocess.DEVNULL  # transformers would ask on stdin whether to run code of the folder
     done = subprocess.run(command, stdin=nobody, capture_output=True, text=True, timeout=_CONVERT_TIMEOUT, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]

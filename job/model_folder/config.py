@@ -1,4 +1,4 @@
-"""What the config.json of a pretrained model's folder says."""
+"""Reads the config.json of a pretrained model's folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pretrained_config(folder: str) -> dict[str, Any]:
 
 
 def folder_hint(name: str) -> str:
-    """What to do where a model folder is none: a name of the Hugging Face hub is to be downloaded first."""
+    """The hint where ``name`` is no model folder; a name on the Hugging Face hub has to be downloaded first."""
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not Path(name).exists():
         local = name.rpartition("/")[2]
         return f"a name on the Hugging Face hub is downloaded first: hf download {name} --local-dir {local}"
@@ -36,7 +36,8 @@ def folder_hint(name: str) -> str:
 
 
 def block_count(job: Job) -> int | None:
-    """Transformer blocks of the job's model where the job or the model folder says so, else None."""
+    """The number of transformer blocks of the job's model, from the job or the model folder; None where neither has
+    it."""
     if job.model.layers:
         return job.model.layers
     if job.model.pretrained:

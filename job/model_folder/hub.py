@@ -1,7 +1,7 @@
 """Models by their names on the Hugging Face hub: ``pretrained = "org/name@revision"``.
 
-The coordinator's machine has the files in the cache that `huggingface_hub` keeps for all programs (HF_HOME): what is
-there is not downloaded again. Nodes read their own layers' tensors from the coordinator, as of any folder.
+The coordinator's machine has the files in the cache that `huggingface_hub` keeps for all programs (HF_HOME): files in
+it are not downloaded again. Nodes fetch their own layers' tensors from the coordinator, as for any folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...proto.errors import JobError
 NAME = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
 CONFIG = ("config.json",)
 WORDS = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
-"""What a tokenizer and a configuration consist of."""
+"""Patterns of the files of a tokenizer and a configuration."""
 WEIGHTS = ("*.safetensors", *WORDS)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -28,7 +28,7 @@ def is_name(text: str) -> bool:
 
 
 def folder_of(text: str, key: str, patterns: Sequence[str]) -> str:
-    """The folder of the cache that has the files of a model; what is missing is downloaded.
+    """The folder of the cache with the files of a model; missing files are downloaded.
 
     Args:
         text: "org/name" or "org/name@revision". key: of the job, for messages. patterns: of the files.
@@ -83,7 +83,7 @@ def folder_of(text: str, key: str, patterns: Sequence[str]) -> str:
             hint = "make room, or set HF_HOME to a folder on a larger disk; what is there is not downloaded again"
             raise JobError(f"{key} = {text!r}: no space is left for its files in {where}", hint) from None
         raise _unreachable(key, text, error) from None
-    except Exception as error:  # of the HTTP client, whichever it is
+    except Exception as error:  # from whichever HTTP client is used
         raise _unreachable(key, text, error) from None
     if not any(Path(folder).glob(patterns[0])):
         where = "in the cache of this machine, which is offline" if offline else "on the hub"
@@ -99,7 +99,7 @@ def _unreachable(key: str, text: str, error: Exception) -> JobError:
 
 
 def check(path: Path, digest: str) -> None:
-    """JobError when a file of the cache is not what the hub has: it keeps large files under their sha256."""
+    """JobError when a file of the cache is damaged: the cache names large files by their sha256."""
     known = path.resolve().name
     if path.is_symlink() and _SHA256.fullmatch(known) and known != digest:
         raise JobError(

@@ -9,7 +9,7 @@ HINT = "fetch the file itself: git lfs install, then git lfs pull, in the reposi
 
 
 def is_pointer(start: bytes) -> bool:
-    """Whether a file that begins so is a pointer."""
+    """Whether a file with these first bytes is a pointer."""
     return start.startswith(START[: len(start)]) if len(start) in range(8, len(START)) else start.startswith(START)
 
 

@@ -1,4 +1,4 @@
-"""How long a text a model of `transformers` takes: from its config.json."""
+"""The longest text that a model of `transformers` accepts, from its config.json."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 _STRETCHED = frozenset({"yarn", "linear", "dynamic"})
-"""Kinds of rotary angles that are stretched by ``factor``; of the others ``max_position_embeddings`` counts it in."""
+"""Kinds of rotary scaling whose length has to be multiplied by ``factor``; for other kinds ``max_position_embeddings``
+includes it."""
 
 
 _AFTER_PADDING = frozenset({"roberta", "camembert", "roberta-prelayernorm", "roberta-xl", "mpnet", "longformer"})
-"""Families that count places from the one behind the padding token's number."""
+"""Families whose positions begin after the number of the padding token."""
 
 
 def longest_of(config: Mapping[str, Any]) -> int | None:
     """Tokens of the longest text; None where the configuration does not say.
 
-    With angles stretched by a factor that is ``factor`` times the length of before, which stands beside it or is
-    ``max_position_embeddings`` itself.
+    With scaled rotary angles it is ``factor`` times the original length, which is given beside the factor or is
+    ``max_position_embeddings``.
     """
     limit = config.get("n_positions", config.get("max_position_embeddings"))
     if limit is None:

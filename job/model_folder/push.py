@@ -1,4 +1,4 @@
-"""An exported folder as a model on the Hugging Face hub: ``farflung export STATE OUT --push org/name``."""
+"""Uploads an exported folder to the Hugging Face hub: ``farflung export STATE OUT --push org/name``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOKEN = "`hf auth login` on this machine, or set HF_TOKEN to a token that may w
 
 
 def check_target(text: str) -> None:
-    """JobError: ``text`` names no model that may be written, or the hub's library is not here."""
+    """JobError: ``text`` is no valid name of a model, or the hub's library is not installed."""
     found = NAME.fullmatch(text)
     if found is None:
         raise JobError(f"--push {text!r} is no name of a model", "write ORG/NAME, or ORG/NAME@BRANCH")
@@ -23,13 +23,13 @@ def check_target(text: str) -> None:
 
 
 def upload(folder: Path, text: str) -> str:
-    """Upload every file of ``folder`` in one commit; the model's address. A new model is private.
+    """Upload every file of ``folder`` in one commit. Returns the model's address. A new model is private.
 
     Args:
-        text: "org/name" or "org/name@branch"; a branch must be there.
+        text: "org/name" or "org/name@branch"; the branch must exist.
 
     Raises:
-        JobError: who asks may not write there, or the hub does not take it; the folder stays where it is.
+        JobError: the token may not write there, or the hub refuses the upload; the folder stays where it is.
     """
     found = NAME.fullmatch(text)
     assert found is not None
@@ -53,7 +53,7 @@ def upload(folder: Path, text: str) -> str:
         if status in (401, 403):
             raise JobError(f"--push {text}: the hub does not let this token write there; {kept}", _TOKEN) from None
         raise _not_taken(text, error, kept) from None
-    except Exception as error:  # of the HTTP client, whichever it is
+    except Exception as error:  # from whichever HTTP client is used
         raise _not_taken(text, error, kept) from None
     return f"{endpoint}/{name}"
 

@@ -1,4 +1,4 @@
-"""Tables of the job file that are long enough for a file of their own, and the kinds of values that tables have.
+"""The longer tables of the job file, and the types of values in tables.
 
-``job.schema`` puts them together; what does not go together is said in ``job.checks``.
+``job.schema`` combines them; ``job.checks`` checks combinations of values.
 """

@@ -9,7 +9,7 @@ from pydantic import Field
 from .kinds import Code, Count, Files, Table, choice
 
 SOURCES = ("text", "jsonl", "parquet", "webdataset", "tokens", "chat", "labelled", "preferences")
-"""Keys of ``[data]`` that name files, of which a job has one."""
+"""Keys of ``[data]`` that name files; a job has exactly one of them."""
 
 
 PREFERENCES = 'rows of prompt, chosen and rejected: jsonl or parquet, ["pairs/*.jsonl"]'
@@ -96,7 +96,7 @@ class Data(Table):
         return {name: patterns for name, patterns in given.items() if patterns is not None}
 
     def raw_kind(self, vocabulary: int) -> str:
-        """The numpy type of tokens in files that do not say it."""
+        """The numpy dtype of tokens in files without a header."""
         if self.token_type == "auto":
             return "<u4" if vocabulary > 2**16 else "<u2"
         return "<u4" if self.token_type == "uint32" else "<u2"

@@ -16,8 +16,9 @@ _CODE = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 def choice(
     *allowed: str, later: tuple[str, ...] = (), never: Mapping[str, str] | None = None, code: bool = False
 ) -> BeforeValidator:
-    """One word of ``allowed``; words of ``later`` (``x*``: anything that begins with x) are refused as "not yet", words
-    of ``never`` with their reason. ``code``: a function of a module, "package.module:function", is allowed too."""
+    """A validator for one word of ``allowed``. Words of ``later`` (``x*``: any word that begins with x) are refused as
+    "not yet", words of ``never`` with their reason. ``code``: a function of a module, "package.module:function", is
+    allowed too."""
 
     def check(value: Any) -> Any:
         if not isinstance(value, str) or value in allowed or (code and re.fullmatch(_CODE, value)):
@@ -39,7 +40,7 @@ def choice(
 
 
 def parsed_by(parse: Callable[[str], object]) -> BeforeValidator:
-    """A text that ``parse`` takes; its ValueError says what is wrong with another."""
+    """A validator for texts that ``parse`` accepts; the message of its ValueError is shown for others."""
 
     def check(value: Any) -> Any:
         if isinstance(value, str):

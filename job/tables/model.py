@@ -11,11 +11,12 @@ from .kinds import Code, Count, Table, choice, listed
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "smollm3", "granite", "phi3", "gpt_neox")
 
 SUBSPACE_FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "gpt_neox")
-"""Those whose blocks add to the hidden state what a matrix gives, as it is."""
+"""Families whose blocks add the product of a matrix to the hidden state directly."""
 
 
 class Lora(Table):
-    """``[model.lora]``: small matrices beside some of a pretrained model's train; nothing else does, or travels."""
+    """``[model.lora]``: adapters, small matrices beside some matrices of a pretrained model; only they train and are
+    sent."""
 
     rank: Count = Field(default=8, description="a whole number: the inner dimension of an adapter")
     alpha: float = Field(

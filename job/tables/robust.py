@@ -11,8 +11,8 @@ _KINDS = ("none", "clip", "centered")
 
 @dataclass(frozen=True)
 class Robust:
-    """How far a member's contribution may lie from a point: from zero (``clip``), or from the last round's result
-    (``centered``). What lies further is drawn in to ``tau`` times the median of all contributors' distances."""
+    """A limit on a contribution's distance from a point: from zero (``clip``) or from the last round's result
+    (``centered``). A contribution further away is scaled to ``tau`` times the median distance of all contributions."""
 
     kind: str = "none"
     tau: float = 1.0
