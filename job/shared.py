@@ -60,7 +60,7 @@ def without_secrets(address: str) -> str:
         return address
     parts: list[str] = []
     for part in re.split(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::|$))", address):
-        while parts and not _LINK_OF_A_CHAIN.match(part):  # no address and no protocol's name, so it belongs to the password
+        while parts and not _LINK_OF_A_CHAIN.match(part):  # neither address nor protocol: it is password
             part = f"{parts.pop()}::{part}"
         parts.append(part)
     found = [(part, _ADDRESS.match(part)) for part in parts]
