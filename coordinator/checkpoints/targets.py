@@ -95,7 +95,7 @@ class Target:
         """
         with self._at("written"):
             there = self._files().get(step, set())
-            for name in sorted(there, key=lambda name: name != MANIFEST):    # without it there is no checkpoint
+            for name in sorted(there, key=lambda name: name != MANIFEST):  # without it there is no checkpoint
                 check()
                 self._fs.rm_file(f"{self._root}/{_name(step)}/{name}")
             for name in json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]:

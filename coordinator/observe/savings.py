@@ -49,7 +49,7 @@ def savings_text(schedule: Schedule, step: int, sent: float, dense: float) -> st
 
 
 def compared(ratio: float | None, fewer: str, more: str) -> str:
-    """"82x FEWER", "2.0x MORE", or "as many ..." for a ratio of about 1; never a number below 1."""
+    """ "82x FEWER", "2.0x MORE", or "as many ..." for a ratio of about 1; never a number below 1."""
     if ratio is None:
         return ""
     if 0.95 < ratio < 1.05:

@@ -127,7 +127,7 @@ class Deciding:
         """The question that the machine would ask if it planned now; None: no question, or it waits for a plan."""
         if self.is_planning:
             return None
-        machine = Membership(None, self._fetch_s, self._follow, self._known)    # without recording
+        machine = Membership(None, self._fetch_s, self._follow, self._known)  # without recording
         _, effects, _ = machine.apply(self.state, s.Replan(""), self._clock())
         return next((effect.question for effect in effects if isinstance(effect, s.Ask)), None)
 

@@ -55,7 +55,7 @@ class Savings:
         return _ratio(self.updates + self.activations, self.dense_updates + self.dense_activations)
 
     def text(self) -> str:
-        """"23x fewer bytes than fp16", or when compression begins, or "". Always "" at a node, which does not count
+        """ "23x fewer bytes than fp16", or when compression begins, or "". Always "" at a node, which does not count
         bytes."""
         sent, dense, steps = self.since
         if not self.updates + self.activations:

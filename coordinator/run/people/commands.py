@@ -222,7 +222,7 @@ def standing(job: Job, store: Store, check_codec: CheckCodec | None = None) -> J
     kept: dict[str, Any] = json.loads(store.get("set") or "{}")
     for key, values in list(kept.items()):
         table, _, name = key.partition(".")
-        if getattr(getattr(job, table), name) not in (values["file"], AUTO):    # "auto" ran as a codec
+        if getattr(getattr(job, table), name) not in (values["file"], AUTO):  # "auto" ran as a codec
             del kept[key]
             continue
         try:
