@@ -1,1 +1,1 @@
-"""Where farflung runs: this machine, an emulated WAN, images and recipes."""
+"""Recipes for where farflung runs (images, clouds, clusters), and an emulated WAN."""

@@ -1,4 +1,4 @@
-"""The words of the command `farflung wan`."""
+"""The arguments and options of the command `farflung wan`."""
 
 from __future__ import annotations
 

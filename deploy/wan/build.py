@@ -1,5 +1,5 @@
-"""Building a WAN and taking it down. What `up` makes is listed in the lab's state before it is made, so that `down`
-finds it all after a crash at any point.
+"""Builds a WAN and takes it down. `up` lists everything in the lab's state before making it, so that `down` finds all
+of it after a crash at any point.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ BACKENDS = ("netem", "relay")
 PREFIX = "wan-"
 CLOUD = ".cloud"  # the namespace of the bridge (backend netem); no host's name starts with a dot
 _NEEDED = 1 << 21 | 1 << 12  # CAP_SYS_ADMIN, CAP_NET_ADMIN
-_children: dict[int, subprocess.Popen[bytes]] = {}  # what this very process started, to be reaped by it
+_children: dict[int, subprocess.Popen[bytes]] = {}  # children of this process, which it has to wait for
 
 
 def why_not() -> str | None:
-    """Why this machine can emulate nothing at all, in a sentence; None where it can."""
+    """Why this machine can't emulate a WAN, in a sentence; None where it can."""
     if not sys.platform.startswith("linux"):
         return "the WAN emulator needs Linux network namespaces"
     if os.geteuid() != 0:
@@ -42,7 +42,7 @@ def why_not() -> str | None:
 
 
 def require() -> None:
-    """WanError where this machine can emulate nothing at all."""
+    """Raise WanError where this machine can't emulate a WAN."""
     why = why_not()
     if why:
         raise WanError(why, "run it as root on Linux, or use `farflung run`, which needs no emulated network")
@@ -64,7 +64,7 @@ def choose(backend: str | None) -> str:
 
 
 def up(topology: Topology, backend: str | None = None) -> Lab:
-    """Build a WAN. WanError where it cannot be; what was made until then is removed again."""
+    """Build a WAN. WanError where that fails; everything made before is removed again."""
     backend = choose(backend)
     name = topology.name
     folder = state_root() / name
@@ -124,7 +124,7 @@ def _make(lab: Lab) -> None:
         if lab.backend == "netem":
             lines.append(f"link set {device} gso_max_segs 1")
         else:
-            lines.append(f"link set {device} txqueuelen 10000")  # what may wait while the relay doesn't run
+            lines.append(f"link set {device} txqueuelen 10000")  # waits while the relay does not run
         system.ip([*lines, f"link set {device} up"], lab.namespace(i))
         if lab.backend == "netem":
             system.tc(netem.egress(topology, i), lab.namespace(i))
@@ -136,7 +136,7 @@ def _make(lab: Lab) -> None:
 
 
 def _close_doors(namespace: str) -> None:
-    """Let only answers into a host behind NAT (backend netem; the relay does it itself)."""
+    """Let only answers into a host behind NAT (backend netem; the relay has a NAT of its own)."""
     inside = ["ip", "netns", "exec", namespace]
     try:
         system.tool([*inside, "nft", "-f", "-"], netem.NFT_NAT)
@@ -154,7 +154,7 @@ def _sysctls(lab: Lab, i: int) -> list[str]:
         "ipv6.conf.default.disable_ipv6": "1",
         "ipv4.ping_group_range": "0 2147483647",
     }
-    values["ipv4.tcp_no_metrics_save"] = "1"  # or one connection's end decides the next one's start
+    values["ipv4.tcp_no_metrics_save"] = "1"  # else a connection would start with the last one's metrics
     memory = lab.topology.tcp_memory
     if memory:
         values["ipv4.tcp_rmem"] = f"4096 131072 {memory}"
@@ -164,8 +164,9 @@ def _sysctls(lab: Lab, i: int) -> list[str]:
 
 
 def _congestion(lab: Lab, wanted: str) -> None:
-    """Set a namespace's TCP congestion control. Only what the machine allows everybody may be set, so the list is
-    extended for a moment and put back; `allowed` remembers it should we die in between."""
+    """Set a namespace's TCP congestion control. Only those on the machine's list of allowed ones can be set, so the
+    list is extended for a moment and then restored; the file `allowed` keeps the old list in case this process dies in
+    between."""
     allowed = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
     note = state_root() / "allowed"
     with lock(state_root() / ".allowed.lock"):
@@ -188,7 +189,7 @@ def _congestion(lab: Lab, wanted: str) -> None:
 
 
 def put_back_allowed() -> None:
-    """Undo what a killed `up` may have left of the machine's list of allowed congestion controls."""
+    """Restore the machine's list of allowed congestion controls, if a killed `up` has left it changed."""
     note = state_root() / "allowed"
     if note.exists():
         Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").write_text(note.read_text())
@@ -210,7 +211,7 @@ def _start_relay(lab: Lab) -> None:
 
 
 def spawn(lab: Lab, role: str, words: list[str]) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one and that `down` ends; its words go to ROLE.log in the state folder."""
+    """Start a process that outlives this one and that `down` ends; its output goes to ROLE.log in the state folder."""
     with (lab.folder / f"{role}.log").open("wb") as sink:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True, cwd="/"
@@ -222,8 +223,8 @@ def spawn(lab: Lab, role: str, words: list[str]) -> subprocess.Popen[bytes]:
 
 
 def down(name: str) -> dict[str, Any]:
-    """Remove everything that `up` made. Works after a crash too, and on what another version of this built. Returns
-    what was removed."""
+    """Remove everything that `up` made. Works after a crash too, and on a WAN built by another version. Returns what
+    was removed."""
     with lock(state_root() / ".lock"):
         state = read_state(name)
         report = _remove(name, state["namespaces"], state["process"])

@@ -1,6 +1,6 @@
-"""Is the WAN that is up the WAN that was asked for? Every pair's RTT, goodput and loss, set beside measured.
+"""Checks whether a running WAN is as its topology says: every pair's RTT, goodput and loss, set and measured.
 
-The judgement is pure; measuring is probe.py's.
+The judgement is pure; probe.py measures.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .lab import Lab, late_between, load
 from .topology import GOODPUT, Link, Pair, Topology
 
 LOSSY, LOSSLESS = 10_000, 500  # packets that measure a direction's loss
-AT_ONCE = 600e6  # bit/s that may be measured at the same time: what a relay carries well within one core
+AT_ONCE = 600e6  # bit/s that may be measured at the same time: a relay carries that within one core
 Say = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One ordered pair. RTT in ms, goodput in bit/s of TCP payload, loss of this direction as a fraction; None where
-    nothing was measured."""
+    """The set and measured values of one ordered pair. RTT in ms, goodput in bit/s of TCP payload, loss of this
+    direction as a fraction; None where not measured."""
 
     source: str
     target: str
@@ -40,7 +40,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """A whole check. `ok` is false where a figure is missed or the emulator itself was late."""
+    """A whole check. `ok` is false where a measured value is outside its tolerance or the emulator itself was late."""
 
     name: str
     backend: str
@@ -56,7 +56,7 @@ class Report:
 
 
 def expectation(now: Topology, pair: Pair) -> Row:
-    """What a pair of a WAN that is `now` should show."""
+    """The values that a pair should show in the present topology `now`."""
     i, j = pair
     links = now.links
     narrow = now.narrowest(pair)
@@ -73,7 +73,7 @@ def expectation(now: Topology, pair: Pair) -> Row:
 
 
 def judge(row: Row, jitter_ms: float = 0.0, lossy: bool = False) -> tuple[str, ...]:
-    """What a measured pair misses, in words; nothing where all is well.
+    """In words, the values of a pair that are outside their tolerances; empty where none is.
 
     RTT within 2 ms or 5 %, plus the jitter of both directions; goodput within 5 % (where packets are lost, TCP decides
     and not the link, so goodput is only an upper bound); loss within a quarter or three standard deviations."""
@@ -94,15 +94,15 @@ def judge(row: Row, jitter_ms: float = 0.0, lossy: bool = False) -> tuple[str, .
 
 
 def bbr_pause(rtt_ms: float) -> float:
-    """Seconds for which BBR (version 1, Linux' tcp_bbr.c) leaves a link empty each time that its shortest round trip
-    is 10 s old: a round trip until nothing is under way, then four packets at a time for 200 ms, which it ends at the
-    first answer after that, so for whole round trips."""
+    """Seconds for which BBR (version 1, Linux' tcp_bbr.c) leaves a link almost empty each time its shortest round trip
+    is 10 s old: one round trip until nothing is in flight, then four packets at a time for 200 ms. It stops at the
+    first answer after that, so the pause is a whole number of round trips."""
     round_trip = rtt_ms / 1e3
     return round_trip + max(0.2, round_trip * math.ceil(0.2 / round_trip) if round_trip else 0.0)
 
 
 def bbr_share(rtt_ms: float) -> float:
-    """The most that BBR can use of a link over minutes, as a share: 10 s of every 10 s and a pause."""
+    """The largest part of a link that BBR can use over minutes: 10 s of every (10 s + a pause)."""
     return 10 / (10 + bbr_pause(rtt_ms))
 
 
@@ -122,8 +122,8 @@ def batches(topology: Topology, pairs: Iterable[Pair], at_once: float = AT_ONCE)
 
 
 def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
-    """Measure a lab. `quick`: only round trips, in seconds; else the goodput of every pair too, and packets that
-    count its losses."""
+    """Measure a lab. `quick`: only round trips, in seconds; else also every pair's goodput and, by packets, its
+    loss."""
     lab.require_alive()
     now, links = lab.now, lab.now.links
     pairs = sorted(links)
@@ -174,7 +174,7 @@ def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
 
 
 def _remarks(now: Topology, measured: Sequence[Pair], lab: Lab) -> list[str]:
-    """What a reader must know about goodput of BBR."""
+    """Remarks about the goodput of BBR."""
     slow = [pair for pair in measured if probe.congestion(lab, pair[0]) == "bbr"]
     if not slow:
         return []
@@ -212,13 +212,13 @@ def conclude(
 
 
 def _lossy(links: Mapping[Pair, Link], pair: Pair) -> bool:
-    """Whether TCP decides what a pair carries, and not its rate."""
+    """Whether TCP's reaction to losses, not the rate, limits a pair's goodput."""
     return any(links[p].loss or links[p].jitter_ms for p in (pair, pair[::-1]))
 
 
 def _short(row: Row) -> bool:
-    """Whether too little was carried. It deserves a second, longer look: TCP may have had a bad start, a link never
-    carries more than it can."""
+    """Whether the goodput is too low, so that it is measured again for longer: TCP may have started badly, while a link
+    never carries more than its rate."""
     return row.goodput is not None and row.set_goodput is not None and row.goodput < 0.95 * row.set_goodput
 
 
@@ -227,14 +227,14 @@ def _goodput(lab: Lab, pair: Pair, patience: float = 1.0) -> float:
     round_trip = lab.now.rtt_ms(pair) / 1e3
     warm_up = patience * (0.3 + 8 * round_trip)
     lossy = _lossy(lab.now.links, pair)
-    # behind a lost segment the receiver gets a second's bytes at once: then only a mean over several seconds is fair
+    # after a lost segment the receiver gets a second's bytes at once, so only a mean over several seconds is fair
     stream = probe.stream(lab, pair, seconds=patience * (5 + 10 * round_trip), warm_up=warm_up, early=not lossy)
     if stream.error:
         return 0.0
     last = stream.times[-1]
     narrow = lab.now.narrowest(pair)
     second = stream.rate(last - 1, last)
-    # it ended early because this second was full; otherwise the mean over all that came after the warm-up
+    # it ended early because this second was full; otherwise take the mean over the time after the warm-up
     ended_early = not lossy and narrow and probe.full(second, narrow)
     return second if ended_early else stream.rate(warm_up, last)
 

@@ -1,4 +1,4 @@
-"""What `farflung wan` does, as plain functions (plain data and exit statuses), and the command itself.
+"""The functions behind `farflung wan`, which return plain data and exit statuses, and the command itself.
 
 farflung wan up us-regional --hosts-per-region 1 --scale 0.1
 farflung wan check us-regional --picture check.svg
@@ -35,7 +35,7 @@ def _silent(_: str) -> None:
 
 
 def named(topology: str) -> str:
-    """The name of the lab that is up under this name, or under the name that a topology file has."""
+    """The name of the running lab that has this name, or the name of this topology file."""
     if topology in lab.names():
         return topology
     try:
@@ -45,7 +45,7 @@ def named(topology: str) -> str:
 
 
 def find(topology: str) -> Lab:
-    """The lab that is up under a name, or under the name that a topology file has."""
+    """The running lab that has this name, or the name of this topology file."""
     return lab.load(named(topology))
 
 
@@ -92,13 +92,14 @@ def check(topology: str, picture_to: str | None = None, *, quick: bool = False, 
 
 
 def execute(topology: str, host: str, command: Sequence[str]) -> int:
-    """Run a command in a host, environment and working folder kept; its exit status."""
+    """Run a command in a host, with this environment and working folder. Returns its exit status."""
     made = find(topology)
     return enter.run(made, made.topology.index(host), command)
 
 
 def become(topology: str, host: str, command: Sequence[str]) -> NoReturn:
-    """This very process becomes a command in a host: signals, pipes and the exit status are the command's own."""
+    """Replace this process by a command in a host (exec), so that signals, pipes and the exit status are the command's
+    own."""
     made = find(topology)
     i = made.topology.index(host)
     if not command:
@@ -129,12 +130,13 @@ def change(topology: str, target: str, changes: Mapping[str, Any] | Sequence[str
 
 
 def cut(topology: str, a: str, b: str | None = None) -> list[str]:
-    """Cut the links between a and b in both directions, what a link text (`a->b`) names, or a host off everybody."""
+    """Cut the links between a and b in both directions, the links that a text (`a->b`) names, or all links of a
+    host."""
     return _change(topology, Change(0.0, "cut", a if b is None else f"{a}<->{b}"))
 
 
 def restore(topology: str, a: str | None = None, b: str | None = None) -> list[str]:
-    """Put back what the topology file says: links between a and b, a host and all its links, or everything."""
+    """Restore the topology file's values: of links between a and b, of a host and all its links, or of everything."""
     return _change(topology, Change(0.0, "restore", a or "*" if b is None else f"{a}<->{b}"))
 
 
@@ -240,7 +242,7 @@ def _obey(options: argparse.Namespace, out: Printer) -> int:
             try:
                 there = lab.load(name)
                 there.require_alive()
-            except FarflungError as error:  # one that cannot be read hides no other
+            except FarflungError as error:  # a lab that can't be read must not hide the others
                 out("lab", [f"{name}: {error.message}; hint: {error.hint}"], name=name, problem=error.message)
                 continue
             out("lab", [f"{name}: {there.backend}, {len(there.topology.hosts)} hosts"], **describe(there))

@@ -1,4 +1,4 @@
-"""The one error of the emulator."""
+"""WanError: the one error that the emulator raises on purpose."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from ...proto.errors import FarflungError
 
 
 class WanError(FarflungError):
-    """A topology, a host or a link that a person can correct, or a machine that cannot emulate."""
+    """A mistake in a topology, a host or a link that a person can correct, or a machine that can't emulate a WAN."""

@@ -1,4 +1,4 @@
-"""The few system calls that Python has no name for: namespaces, mounts, timer slack, locked memory, TUN devices."""
+"""System calls that Python's library lacks: namespaces, mounts, timer slack, locked memory, TUN devices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _call(result: int, what: str) -> None:
 
 @contextlib.contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """This thread is in a network namespace for the length of the block. What it opens there stays there."""
+    """This thread is in a network namespace while the block runs. Sockets that it opens there stay there."""
     home = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/net", os.O_RDONLY)
     try:
         there = os.open(f"{NETNS}/{namespace}", os.O_RDONLY)
@@ -69,7 +69,7 @@ def open_tun(namespace: str, name: str) -> int:
 
 
 def be_punctual() -> list[str]:
-    """Real-time scheduling, exact timers, locked memory. Returns what could not be had."""
+    """Real-time scheduling, exact timers, locked memory. Returns the names of those that failed."""
     missing = []
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(10))
@@ -83,5 +83,5 @@ def be_punctual() -> list[str]:
 
 
 def die_with_parent(signal_number: int) -> None:
-    """This process gets a signal when the thread that started it is gone."""
+    """Have the kernel send this process a signal when the thread that started it ends."""
     _call(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl")

@@ -1,4 +1,4 @@
-"""A WAN that is up: its namespaces, its backend, what was asked for and what it is now, its state folder.
+"""A running WAN (lab): its namespaces, its backend, its original and its present topology, its state folder.
 
 /run/farflung-wan/NAME/   state.json   what was asked, which namespaces, which processes, what it is now
                           hosts        /etc/hosts of every host
@@ -42,7 +42,7 @@ def lock(path: Path) -> Iterator[None]:
 
 @dataclasses.dataclass
 class Lab:
-    """One WAN that is up. `topology` is what was asked for, `now` what live changes have made of it."""
+    """One running WAN. `topology`: the original one; `now`: with the live changes."""
 
     name: str
     backend: str
@@ -76,7 +76,7 @@ class Lab:
     def change(self, change: Change) -> list[str]:
         """Set, cut or restore live; returns the names of the hosts and the links that are different now."""
         with lock(self.folder / ".lock"):
-            before = load(self.name).now  # somebody else may have changed it since
+            before = load(self.name).now  # another process may have changed it since
             self.now = apply(self.topology, before, change)
             hosts, pairs = differences(before, self.now)
             if hosts or pairs:
@@ -86,12 +86,12 @@ class Lab:
         return [names[i] for i in hosts] + [f"{names[i]}->{names[j]}" for i, j in pairs]
 
     def _set(self, hosts: Sequence[int], pairs: Sequence[Pair]) -> None:
-        """Make the backend do what `now` says of these."""
+        """Apply the values of `now` for these hosts and pairs in the backend."""
         if self.backend == "relay":
             rates = [[i, self.now.hosts[i].uplink, self.now.hosts[i].downlink] for i in hosts]
             self.ask({"do": "set", "hosts": rates, "links": []})
             changes = [[i, j, dataclasses.asdict(self.now.links[i, j])] for i, j in pairs]
-            for first in range(0, len(changes), 500):  # a datagram has a largest size
+            for first in range(0, len(changes), 500):  # the size of a datagram is limited
                 self.ask({"do": "set", "hosts": [], "links": changes[first : first + 500]})
             return
         for i in range(len(self.now.hosts)):

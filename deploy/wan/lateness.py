@@ -1,4 +1,4 @@
-"""How late the emulator itself was, and whether figures taken through it may be used. Pure.
+"""How late the emulator itself was, and whether measurements through it are valid. Pure.
 
 A histogram of 50 us steps: entry k counts the packets that were handed over k to k+1 steps after they were due.
 """
@@ -14,8 +14,8 @@ STEPS = 2000  # the last entry counts everything later than 100 ms
 
 @dataclasses.dataclass(frozen=True)
 class Lateness:
-    """One emulator between two moments. Times in milliseconds, `core` in cores, `seconds` the time between. `missed`:
-    packets that found a device full because the emulator did not fetch them in time."""
+    """An emulator's lateness in a period of `seconds`. Times in milliseconds; `core`: processor use in cores. `missed`:
+    packets dropped at a full device because the emulator did not fetch them in time."""
 
     packets: int
     p50_ms: float
@@ -56,7 +56,7 @@ def percentile(counts: Sequence[int], share: float) -> float:
 
 def verdict(late: Lateness, smallest_delay_ms: float) -> tuple[bool, str]:
     """(usable, why). An emulator may be late by a tenth of the smallest delay, at least 2 ms and at most 5 ms, for
-    99 of 100 packets, and may use 0.8 of a core: beyond that figures are the emulator's, not the link's."""
+    99 of 100 packets, and may use 0.8 of a core: beyond that the measurements show the emulator, not the link."""
     allowed = min(5.0, max(2.0, smallest_delay_ms / 10))
     said = f"99 % of {late.packets} packets within {late.p99_ms:.2f} ms of their time, {late.core:.2f} core"
     if late.p99_ms > allowed:

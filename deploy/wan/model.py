@@ -37,7 +37,7 @@ class Pipe:
         """Of `count` segments of `segment` bytes, how many fit the queue, and when the last of those has left."""
         start = self.free if self.free > now else now
         if not self.per_byte:
-            return count, start  # behind what a rate that is no more has put off
+            return count, start  # after packets that a former rate has delayed
         each = segment * self.per_byte
         if start - now + each * count > self.queue:
             count = min(count, max(0, int((self.queue - (start - now)) / each + 1e-9)))
@@ -70,7 +70,7 @@ class Line:
         self.until_loss = self._gap()
 
     def _gap(self) -> int:
-        """Segments that survive before the next is lost (geometric)."""
+        """The number of segments that arrive before the next is lost (geometric distribution)."""
         if self.loss <= 0:
             return NEVER
         if self.loss >= 1:
@@ -78,7 +78,7 @@ class Line:
         return int(math.log(1 - self.random.random()) / math.log1p(-self.loss))
 
     def arrival(self, left: float) -> float:
-        """When what left the narrow point at `left` is at the other end."""
+        """The time at which a packet that left the narrow point at `left` arrives at the other end."""
         due = left + self.delay
         if self.jitter:
             due += max(-self.delay, self.random.gauss(0.0, self.jitter))
@@ -103,7 +103,7 @@ class Line:
 
 
 class Model:
-    """All queues of a WAN. `enter` says what becomes of a packet at its sender, `leave` at its receiver."""
+    """All queues of a WAN. `enter` decides about a packet at its sender, `leave` at its receiver."""
 
     def __init__(self, topology: Topology) -> None:
         n = len(topology.hosts)
@@ -116,7 +116,7 @@ class Model:
         self.lines = [[Line(links.get((i, j), Link()), f"{seed}/{i}/{j}") for j in range(n)] for i in range(n)]
 
     def set_host(self, i: int, uplink: float | None, downlink: float | None) -> None:
-        """Change what host i shares among all that it sends and gets (bit/s, None: infinite)."""
+        """Change host i's uplink and downlink, which all its flows share (bit/s, None: infinite)."""
         self.up[i].set(uplink, self.wait[i])
         self.down[i].set(downlink, self.wait[i])
 

@@ -73,7 +73,7 @@ def _others(topology: Topology, i: int) -> list[int]:
 
 
 def _classes(verb: str, topology: Topology, i: int) -> list[str]:
-    """The HTB classes: the uplink, what nothing matches, and a share of the uplink for each destination."""
+    """The HTB classes: the uplink, the default class, and a share of the uplink for each destination."""
     uplink = topology.hosts[i].uplink or _UNLIMITED
     others = _others(topology, i)
     share = _class(max(8000.0, uplink / max(1, len(others))), uplink)

@@ -69,7 +69,7 @@ def flow(packet: bytes, outgoing: bool) -> Flow | None:
         if packet[body] not in (0, 8):
             return None
         name = packet[body + 4] << 8 | packet[body + 5]
-        # a request belongs to who asks: the inside host's own requests and the answers to them are one flow
+        # an ICMP request and its answer are one flow of the host that asks
         asked_inside = (packet[body] == 8) == outgoing
         return Flow(protocol, far, name, int(asked_inside))
     source = packet[body] << 8 | packet[body + 1]
@@ -130,7 +130,7 @@ def _piece(packet: bytes, first: int, last: int, count: int) -> bytes:
     sequence = int.from_bytes(packet[tcp + 4 : tcp + 8], "big")
     new[tcp + 4 : tcp + 8] = ((sequence + first * size) & 0xFFFFFFFF).to_bytes(4, "big")
     if last < count:
-        new[tcp + 13] &= ~_FIN_PSH & 0xFF  # they belong to the last byte, which is not here
+        new[tcp + 13] &= ~_FIN_PSH & 0xFF  # FIN and PSH belong to the last byte, which is in another piece
     # the checksum field holds the sum of the pseudo header only (VIRTIO_NET_HDR_F_NEEDS_CSUM): its length changed
     partial = int.from_bytes(packet[tcp + 16 : tcp + 18], "big") + length - old_length
     partial = (partial & 0xFFFF) + (partial >> 16)

@@ -1,4 +1,4 @@
-"""Measuring a WAN from inside its hosts, without tools: ICMP echo, UDP with sequence numbers, TCP streams.
+"""Measures a WAN from inside its hosts without external tools: ICMP echo, UDP with sequence numbers, TCP streams.
 
 Sockets are opened in the hosts' namespaces by this one process and stay there, so nothing has to be started.
 """
@@ -47,7 +47,7 @@ def rtt(
         start = time.monotonic()
         interval = max(interval, len(pairs) / 4000)  # echoes are small packets, which cost an emulator most
         spread = interval / max(1, len(pairs))
-        # pairs take turns, so that no burst of echoes waits for itself
+        # pairs take turns, so that echoes of one pair do not queue behind each other
         todo = [(start + k * interval + p * spread, k, pair) for k in range(count) for p, pair in enumerate(pairs)]
         slowest = max((lab.now.rtt_ms(pair) for pair in pairs), default=0.0) / 1e3
         end = start + count * interval + slowest + patience
@@ -65,7 +65,7 @@ def rtt(
             wait = min(end, todo[done][0] if done < len(todo) else end) - now
             for sock in select.select(list(sockets.values()), (), (), max(0.0, wait))[0]:
                 _echoes(sock, next(i for i, s in sockets.items() if s is sock), sent, found)
-            # asked after the look: answers that came while this process had no processor are answers
+            # checked after reading: answers that came while this process was not scheduled count
             if now > end or (done == len(todo) and sum(map(len, found.values())) == len(todo)):
                 return found
 
@@ -105,7 +105,7 @@ def loss(lab: Lab, pair: Pair, count: int = 10_000, rate_share: float = 0.3) -> 
         start = time.monotonic()
         sent = 0
         while sent < count:
-            # after a stall of this process no burst makes up for it: a full queue would lose packets, not the link
+            # no burst after a stall of this process: packets would be lost in a full queue, not on the link
             due = min(count, sent + 40, int((time.monotonic() - start) * pace) + 1)
             for k in range(sent, due):
                 sender.sendto(b"lost" + k.to_bytes(4, "big") + bytes(56), receiver.getsockname())
@@ -153,7 +153,7 @@ class Stream:
 
 
 def connections(lab: Lab, pair: Pair) -> int:
-    """How many connections it takes that the sockets' buffers are not narrower than the link."""
+    """The number of connections with which the sockets' buffers do not limit the goodput."""
     narrow = lab.now.narrowest(pair)
     if narrow is None:
         return 2
@@ -172,7 +172,7 @@ def _prepare(sock: socket.socket, congestion: str | None, room: int) -> None:
     connect or listen."""
     if congestion:
         sock.setsockopt(socket.IPPROTO_TCP, _TCP_CONGESTION, congestion.encode())
-    if room:  # the kernel doubles it, and what a byte occupies is up to twice a byte
+    if room:  # the kernel doubles the value, and a byte of payload occupies up to two bytes
         for option in (_SO_SNDBUFFORCE, _SO_RCVBUFFORCE):
             sock.setsockopt(socket.SOL_SOCKET, option, max(1 << 20, 2 * room))
 
@@ -187,9 +187,8 @@ def stream(
     early: bool = False,
 ) -> Stream:
     """Send from i to j for `warm_up` + `seconds`. With `early`, end as soon as a whole second after the warm-up was
-    `full`: the question was whether the link carries it. Without a `count` of connections there are as many as it
-    takes, with buffers as large as it takes: BBR whose buffer is too small takes itself for idle and never ends its
-    start."""
+    `full`, because then the link carries its rate. Without `count`, the number of connections and their buffers are as
+    large as necessary: BBR with too small a buffer considers itself idle and never ends its startup phase."""
     i, j = pair
     room = 0 if count else _room(lab, pair)
     count = count or connections(lab, pair)
@@ -238,7 +237,7 @@ def stream(
                 break
         stop.set()
         for sock in (*senders, *receivers):
-            # a reset: a queue full of what nobody reads any more would be in the way of the next measurement
+            # a reset: unread bytes in a full queue would delay the next measurement
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         for thread in threads:
             thread.join()
@@ -246,8 +245,8 @@ def stream(
 
 
 def full(payload: float, rate: float) -> bool:
-    """Whether a second's payload (bit/s) is all that a rate allows. More than that is no sign of a fast link: it had
-    waited behind a lost segment."""
+    """Whether a second's payload (bit/s) is as much as a rate allows. More than that does not show a fast link: the
+    bytes had waited behind a lost segment."""
     return 0.96 <= payload / (GOODPUT * rate) <= 1.02
 
 

@@ -46,7 +46,7 @@ class Relay:
         self.latest = 0.0
         self.number = 0
         self.closed = 0  # packets that a NAT did not let in
-        self.strays = 0  # packets to nobody
+        self.strays = 0  # packets to no host
         self.unwritten = 0  # packets that the receiving device refused
         self.stopping = False
         self.wake, self._bell = os.pipe()
@@ -144,7 +144,7 @@ class Relay:
         try:
             self.control.sendto(json.dumps(answer).encode(), sender)
         except (OSError, TypeError):
-            self.unwritten += 1  # who asked has gone
+            self.unwritten += 1  # the client that asked has ended
 
     def _obey(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["do"] == "set":

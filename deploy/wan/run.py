@@ -1,7 +1,8 @@
-"""`wan run`: a training run on a WAN, the coordinator and every node in a host of its own, with the ordinary commands.
+"""`wan run`: a training run on a WAN. The coordinator and each node run in hosts of their own, by the ordinary
+commands.
 
-The events are the coordinator's (those of `farflung run`), and `wan` events beside them: what was emulated, each timed
-change of the topology's script, and at the end whether the emulator kept up.
+The events are the coordinator's (as in `farflung run`) and further `wan` events: the emulated topology, each timed
+change of its script, and at the end whether the emulator kept up.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _PARTING_SECONDS = 30.0
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What to train where. `hosts`: the host numbers that get a node; `threads` that each computes with."""
+    """A training run on a WAN. `hosts`: the numbers of the hosts that get a node; `threads`: for each node's
+    computing."""
 
     job: Path
     state: Path
@@ -57,9 +59,9 @@ def run(
     device: str = "cpu",
     **fit: Any,
 ) -> int:
-    """Train a job on a WAN; the coordinator's exit status. A WAN that is up is used and left up, else one is built and
-    taken down. `fit`: backend, name, scale, hosts_per_region, congestion, as for `up`. Raises WanError, or what the
-    coordinator or the nodes ended with."""
+    """Train a job on a WAN. Returns the coordinator's exit status. A running WAN is used and left running; else one is
+    built and taken down afterwards. `fit`: backend, name, scale, hosts_per_region, congestion, as for `up`. Raises
+    WanError, or the error with which the coordinator or the nodes ended."""
     with _interruptible(), _on(topology, fit) as made:
         names = made.topology
         chosen = tuple(names.index(n) for n in nodes) if nodes else tuple(range(len(names.hosts)))
@@ -194,7 +196,7 @@ def _play(made: Lab, stop: threading.Event, show: Show) -> None:
 
 
 def _end(children: Children, nodes: Sequence[Child], word: Ended) -> int:
-    """The coordinator has ended: let the nodes leave, then pass its status or its error on."""
+    """The coordinator has ended: let the nodes leave, then return its status or raise its error."""
     coordinator = word.child
     if word.status == 0:
         children.finish(nodes, _PARTING_SECONDS)

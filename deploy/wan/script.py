@@ -1,4 +1,4 @@
-"""The timed changes of a topology, played on a lab that is up.
+"""Plays the timed changes of a topology on a running lab.
 
 python -m farflung.deploy.wan.script LAB     plays until it is ended (`wan up --play` starts it, `wan down` ends it)
 """
@@ -20,7 +20,7 @@ FOREVER = 7 * 86400.0
 
 
 def play(lab: Lab, stop: threading.Event, say: Callable[[float, Change, int], None], until: float = FOREVER) -> None:
-    """Make each change at its time, counted from now. `say` gets (seconds, change, how many hosts and links
+    """Make each change at its time, in seconds from now. `say` gets (seconds, change, how many hosts and links
     changed)."""
     start = time.monotonic()
     for at, change in timeline(lab.topology.script, until):

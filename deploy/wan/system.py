@@ -1,4 +1,4 @@
-"""Running `ip`, `tc` and `nft`, and ending processes that are in given namespaces."""
+"""Runs `ip`, `tc` and `nft`, and ends processes in given namespaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .kernel import NETNS, inside
 
 
 def tool(words: Sequence[str], text: str | None = None) -> str:
-    """Run a tool to its end; WanError with its own words where it fails."""
+    """Run a tool and wait for it; WanError with its error message where it fails."""
     try:
         done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=120)
     except FileNotFoundError:
@@ -41,7 +41,7 @@ def tc(lines: Sequence[str], namespace: str) -> None:
 
 
 def has_netem() -> bool:
-    """Whether this kernel has sch_netem: tried in a namespace that is gone again after."""
+    """Whether this kernel has sch_netem, found by trying in a temporary namespace."""
     name = f"wan-try-{os.getpid()}-{time.monotonic_ns() % 1_000_000}"
     tool(["ip", "netns", "add", name])
     try:
@@ -113,7 +113,7 @@ def inhabitants(namespaces: Iterable[str]) -> list[int]:
 
 
 def end(pids: Sequence[int], patience: float = 3.0) -> None:
-    """SIGTERM, and SIGKILL to what is still there after `patience` seconds."""
+    """Send SIGTERM, and after `patience` seconds SIGKILL to processes that are still alive."""
     known = {pid: started(pid) for pid in pids}
     for number, wait in ((signal.SIGTERM, patience), (signal.SIGKILL, 2.0)):
         alive = [pid for pid, when in known.items() if when is not None and started(pid) == when]

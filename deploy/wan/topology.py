@@ -1,6 +1,6 @@
 """What a WAN looks like: hosts, one link for each ordered pair of hosts, and timed changes. Pure data.
 
-Delays are one way. A host without an uplink or downlink has none that is narrower than its links.
+Delays are one way. A host without an uplink or downlink is limited only by its links.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Topology:
         raise WanError(f"{why} in {self.name}", "its hosts are " + ", ".join(h.name for h in self.hosts))
 
     def select(self, name: str) -> list[int]:
-        """The hosts that a word means: a host, all hosts of a region, or `*`."""
+        """The hosts that a word names: one host, all hosts of a region, or all hosts for `*`."""
         if name == "*":
             return list(range(len(self.hosts)))
         inside = [i for i, host in enumerate(self.hosts) if host.region == name]
@@ -114,9 +114,9 @@ class Topology:
         return sorted(found)
 
     def meant(self, text: str) -> tuple[list[int], list[Pair]]:
-        """What the target of a change means, as (hosts, pairs). `a->b` and `a<->b` are links; a word alone (a host, a
+        """The target of a change, as (hosts, pairs). `a->b` and `a<->b` are links; a word alone (a host, a
         region or `*`) is those hosts and every link from or to them."""
-        if ">" in text or text.endswith("-"):  # a-: what a shell left of an a->b without quotes
+        if ">" in text or text.endswith("-"):  # a-: the rest of an unquoted a->b
             return [], self.pairs(text)
         hosts = self.select(text)
         return hosts, sorted(pair for pair in self.links if pair[0] in hosts or pair[1] in hosts)
@@ -226,7 +226,7 @@ def link_values(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def apply(asked: Topology, now: Topology, change: Change) -> Topology:
-    """What a change makes of the WAN that is `now`. `restore` goes back to what was `asked` for."""
+    """The topology `now` after a change. `restore` takes the values from `asked`, the original topology."""
     hosts, links = list(now.hosts), dict(now.links)
     chosen, pairs = asked.meant(change.target)
     for_hosts = {key: value for key, value in change.values.items() if key in HOST_KEYS}
@@ -244,7 +244,7 @@ def apply(asked: Topology, now: Topology, change: Change) -> Topology:
 
 
 def differences(before: Topology, after: Topology) -> tuple[list[int], list[Pair]]:
-    """The hosts and the pairs that are not the same in two states of one WAN."""
+    """The hosts and the pairs that differ between two states of one WAN."""
     hosts = [i for i, host in enumerate(after.hosts) if host != before.hosts[i]]
     return hosts, [pair for pair, link in after.links.items() if link != before.links[pair]]
 
