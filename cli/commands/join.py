@@ -17,7 +17,7 @@ def join(
         typer.Argument(
             metavar="LINK",
             envvar="FARFLUNG_LINK",
-            help="farflung://HOST:PORT/#TICKET, as the coordinator prints it; @FILE: what FILE holds.",
+            help="farflung://HOST:PORT/#TICKET, as the coordinator prints it; @FILE: the link in FILE.",
         ),
     ],
     *,
@@ -43,19 +43,19 @@ def join(
         Path | None, typer.Option(metavar="FILE", help="The node pauses while this file exists; so it does on SIGUSR1.")
     ] = None,
     island: Annotated[
-        int, typer.Option(min=1, metavar="N", help="So many devices of this machine, from --device on, are one node.")
+        int, typer.Option(min=1, metavar="N", help="N devices of this machine, from --device on, form one node.")
     ] = 1,
     data: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Private data, for a run whose nodes have their own.")
     ] = None,
     require: Annotated[
         str | None,
-        typer.Option(metavar="WORDS", help="Only if the run is all of these: private, secure, robust, no-code, tls."),
+        typer.Option(metavar="WORDS", help="Join only a run with all of these: private, secure, robust, no-code, tls."),
     ] = None,
     max_upload: Annotated[
         str | None,
         typer.Option(
-            metavar="RATE", help="The most that it sends over all links together, e.g. 20mbit (bits a second)."
+            metavar="RATE", help="The most bits a second that it sends over all links together, e.g. 20mbit."
         ),
     ] = None,
     max_memory: Annotated[
@@ -69,7 +69,7 @@ def join(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="How long it looks for a coordinator that does not answer: 30m, 12h, 7d, forever, or 0.",
+            help="How long it tries to reach a coordinator that does not answer: 30m, 12h, 7d, forever, or 0.",
             show_default="0 for a first join, forever for a node that was in the run",
         ),
     ] = None,
@@ -77,7 +77,7 @@ def join(
 ) -> int:
     """Join a run with this machine.
 
-    Measures the device and the links, gets a stage of the model and trains. Ctrl-C leaves politely.
+    Measures the device and the links, gets a stage of the model and trains. Ctrl-C says goodbye first.
     """
     from ...node.device.identity import keeps_key
     from ...node.device.own_folder import own_folder, writable

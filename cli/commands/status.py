@@ -13,7 +13,7 @@ def status(
     output: Output,
     target: Target,
     *,
-    watch: Annotated[bool, typer.Option("--watch", help="Again and again, until the run is over.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until the run is over.")] = False,
     every: Annotated[float, typer.Option(min=0.2, metavar="S", help="Seconds between two looks.")] = 2.0,
 ) -> None:
     """Show who is in, who does what, and why anything waits."""

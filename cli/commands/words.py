@@ -16,7 +16,7 @@ Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS anywhere: onl
 GiveUp = Annotated[bool, typer.Option("--give-up", help="End without the last checkpoint if it cannot be stored.")]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda:N|mps", help="What trains.")]
 Target = Annotated[
-    str, typer.Argument(metavar="STATE|LINK", help="The run's folder, or its link (@FILE: what FILE holds).")
+    str, typer.Argument(metavar="STATE|LINK", help="The run's folder, or its link (@FILE: the link in FILE).")
 ]
 TheNode = Annotated[str, typer.Argument(metavar="NODE", help="The node.")]
 Node = Annotated[str | None, typer.Argument(metavar="NODE", help="The node; without it, the whole run.")]

@@ -1,4 +1,4 @@
-"""What an operator tells a running coordinator: ``drain evict readmit forget pause resume set``."""
+"""Commands of an operator to a running coordinator: ``drain evict readmit forget pause resume set``."""
 
 from typing import Annotated
 
@@ -39,7 +39,7 @@ def forget(output: Output, target: Target, node: TheNode, *, why: Why = "") -> N
 
 
 def pause(output: Output, target: Target, node: Node = None, *, why: Why = "") -> None:
-    """Stop training after the step in work, until `resume`.
+    """Stop training after the present step, until `resume`.
 
     The whole run, or one node of it.
     """

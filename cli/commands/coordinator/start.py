@@ -19,7 +19,7 @@ def start(
     state: State = None,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen.")] = "0.0.0.0:7070",
     advertise: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The address that the link has, where it differs.")
+        str | None, typer.Option(metavar="HOST:PORT", help="The address in the link, where it differs from --listen.")
     ] = None,
     min_nodes: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Begin when N nodes have joined.", show_default="the job's")

@@ -8,7 +8,7 @@ from ...screen.output import Output
 
 
 def codecs(output: Output, *, context: typer.Context) -> None:
-    """List every codec: its bits, its keys, its places."""
+    """List every codec: its bits, its keys, where it may be used."""
     if context.invoked_subcommand is None:
         from ...codecs import table
         from ...screen.tables import show_codecs
@@ -31,15 +31,15 @@ def measure(
     size: Annotated[int, typer.Option(min=1, metavar="N", help="Values of a drawn tensor.")] = 1 << 16,
     workers: Annotated[int, typer.Option(min=1, metavar="N", help="Average over N senders.")] = 1,
     trials: Annotated[int, typer.Option(min=1, metavar="N", help="How many draws.")] = 10,
-    device: Annotated[str, typer.Option(metavar="cpu|cuda:N", help="What encodes.")] = "cpu",
+    device: Annotated[str, typer.Option(metavar="cpu|cuda:N", help="The device that encodes.")] = "cpu",
     allow_code: Annotated[
         list[str] | None, typer.Option(metavar="MODULE", help="A module whose codec (MODULE.NAME) may be run.")
     ] = None,
 ) -> None:
     """Measure the bits, the error and the speed of a codec.
 
-    The error, nmse, is the squared error of one message as a part of the values' own square: 0 loses nothing, 1 all.
-    Training does not lose it: updates have error feedback, so what one message leaves out goes with later ones.
+    The error, nmse, is the squared error of one message divided by the values' own square: 0 loses nothing, 1 all.
+    Training does not lose that part: by error feedback, later messages send what one message leaves out.
     """
     from ...codecs import measure as measured
     from ...screen.tables import show_measured
@@ -61,13 +61,13 @@ def advise(
     output: Output,
     path: Annotated[str, typer.Argument(metavar="GRADIENTS|STATE", help="A safetensors file, or a state folder.")],
     *,
-    link: Annotated[str, typer.Option(metavar="RATE", help="Of each member, e.g. 100mbit.")],
-    step: Annotated[float, typer.Option(min=1e-6, metavar="SECONDS", help="What a step computes for.")],
-    members: Annotated[int, typer.Option(min=2, metavar="N", help="How many average their updates.")] = 8,
+    link: Annotated[str, typer.Option(metavar="RATE", help="The rate of each member's line, e.g. 100mbit.")],
+    step: Annotated[float, typer.Option(min=1e-6, metavar="SECONDS", help="How long a step computes.")],
+    members: Annotated[int, typer.Option(min=2, metavar="N", help="How many nodes average their updates.")] = 8,
 ) -> None:
     """Say which codec a link allows, and what it costs in loss.
 
-    Gradients are yours, of a typical step; of a run those count that its optimiser keeps the mean of.
+    GRADIENTS is a file with those of a typical step of yours; of a run the means that its optimiser keeps are used.
     """
     from ...codecs import advise as advised
     from ...screen.tables import show_advice

@@ -15,7 +15,7 @@ def doctor(
         typer.Argument(
             metavar="LINK",
             envvar="FARFLUNG_LINK",
-            help="The link that this machine would join with; @FILE: what FILE holds.",
+            help="The link that this machine would join with; @FILE: the link in FILE.",
         ),
     ] = None,
     *,

@@ -32,20 +32,20 @@ def plan(
         str,
         typer.Option(
             metavar="step|dtfm|cost",
-            help="What to make small: the seconds of a step, the cost that DT-FM counts, or money.",
+            help="What to minimise: the seconds of a step, DT-FM's published cost, or money.",
         ),
     ] = "step",
     speed: Annotated[
         float | None,
-        typer.Option(min=0, metavar="N", help="Tokens a second that are wanted, for as little money as can be."),
+        typer.Option(min=0, metavar="N", help="The wanted tokens a second, for as little money as possible."),
     ] = None,
     deadline: Annotated[
         str | None,
-        typer.Option(metavar="30d", help="The job is to end by then (36h, 30d, 2w), for as little money as can be."),
+        typer.Option(metavar="30d", help="The time in which to train all tokens (36h, 30d, 2w), for as little money as possible."),
     ] = None,
     tokens: Annotated[
         str | None,
-        typer.Option(metavar="10B", help="Tokens that are to be trained.", show_default="those of the job's steps"),
+        typer.Option(metavar="10B", help="The tokens to train.", show_default="those of the job's steps"),
     ] = None,
     price: Annotated[
         str | None,
@@ -58,9 +58,9 @@ def plan(
     time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds of search.")] = 10.0,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed finds the same plan.")] = 0,
     picture: Annotated[Path | None, typer.Option(metavar="OUT.svg", help="Draw the map and the timeline.")] = None,
-    memory: Annotated[bool, typer.Option("--memory", help="Say what a node of each stage holds.")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Show the memory that a node of each stage needs.")] = False,
 ) -> None:
-    """Say what speed to expect of a cluster, and who would do what."""
+    """Show the speed to expect of a cluster, and what each device would do."""
     from ...planning.memory import rows as memory_rows
     from ...planning.plan import run as search
     from ...planning.plan import table as rows_of
