@@ -41,7 +41,7 @@ def plan(
     ] = None,
     deadline: Annotated[
         str | None,
-        typer.Option(metavar="30d", help="The time in which to train all tokens (36h, 30d, 2w), for as little money as possible."),
+        typer.Option(metavar="30d", help="Time for all tokens (36h, 30d, 2w), for as little money as possible."),
     ] = None,
     tokens: Annotated[
         str | None,
@@ -60,7 +60,7 @@ def plan(
     picture: Annotated[Path | None, typer.Option(metavar="OUT.svg", help="Draw the map and the timeline.")] = None,
     memory: Annotated[bool, typer.Option("--memory", help="Show the memory that a node of each stage needs.")] = False,
 ) -> None:
-    """Show the speed to expect of a cluster, and what each device would do."""
+    """Predict a cluster's speed, and what each device would do."""
     from ...planning.memory import rows as memory_rows
     from ...planning.plan import run as search
     from ...planning.plan import table as rows_of
