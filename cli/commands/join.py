@@ -54,9 +54,7 @@ def join(
     ] = None,
     max_upload: Annotated[
         str | None,
-        typer.Option(
-            metavar="RATE", help="The most bits a second that it sends over all links together, e.g. 20mbit."
-        ),
+        typer.Option(metavar="RATE", help="The most bits a second that it sends over all links together, e.g. 20mbit."),
     ] = None,
     max_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="The most that it takes of the device's memory, e.g. 6GB.")
