@@ -41,7 +41,7 @@ class Mirror:
         self._warn, self._forget_old = warn, forget_old
         self._away = ""
         self._since = 0.0
-        """When uploads began to fail; None while they succeed."""
+        """When uploads began to fail; only meaningful while ``_away`` is set."""
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
