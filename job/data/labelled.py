@@ -49,8 +49,9 @@ def class_names(config: Mapping[str, Any], given: Sequence[str] | None) -> tuple
     named = config.get("id2label")
     if isinstance(named, Mapping) and named:
         if len(named) < 2 or not all(str(key).isdecimal() for key in named):
-            sentence = "model.pretrained: id2label in its config.json names no classes by numbers, of which two are needed"
-            raise JobError(f"{sentence}: {dict(named)!r:.60}", 'write classes = ["NAME OF 0", "NAME OF 1"] under [data]')
+            sentence = "model.pretrained: id2label in its config.json has to name two classes or more by numbers"
+            hint = 'write classes = ["NAME OF 0", "NAME OF 1"] under [data]'
+            raise JobError(f"{sentence}: {dict(named)!r:.60}", hint)
         return tuple(str(named[key]) for key in sorted(named, key=int))
     count = config.get("num_labels")
     return tuple(f"LABEL_{number}" for number in range(count if isinstance(count, int) and count > 1 else 2))

@@ -266,8 +266,8 @@ class StageRunner:
 
 
 def _check_shape(shape: tuple[int, ...], samples: int, sample: tuple[int, ...] | None) -> None:
-    """CodecError for a shape other than (samples, \*sample), or, if ``sample`` is None, for one with another number of
-    samples or more than MOST_ELEMENTS elements."""
+    """CodecError for a shape other than ``(samples, *sample)``; if ``sample`` is None, for another number of samples or
+    more than MOST_ELEMENTS elements."""
     if not shape or shape[0] != samples or sample not in (None, shape[1:]) or math.prod(shape) > MOST_ELEMENTS:
         wanted = "x".join(map(str, (samples, *(sample if sample is not None else ("...",)))))
         raise CodecError(f"shape {shape} where {wanted} belongs")

@@ -189,7 +189,7 @@ def check(definition: LanguageModel, weights: Weights, where: str) -> None:
         more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
         hint = "config.json and the weights must belong together: save the model again with save_pretrained"
         if not problems(definition, weights, [name for name in definition.stored if not definition.begins_anew(name)]):
-            hint = "that is the head of a classifier: name as many classes in data.classes, or take it out of the folder"
+            hint = "that is a classifier's head: name as many classes in data.classes, or take it out of the folder"
         raise FarflungError(f"{where}: {'; '.join(found[:3])}{more}", hint)
 
 

@@ -146,7 +146,7 @@ def test_classes_are_the_jobs_or_the_folders_or_two():
 @pytest.mark.parametrize("named", [{"a": "x", "b": "y"}, {"0": "x"}, {"-1": "x", "1": "y"}])
 def test_a_folder_that_does_not_name_classes_by_numbers(named):
     assert class_names({"id2label": named}, ["x", "y"]) == ("x", "y")
-    with pytest.raises(JobError, match=r"id2label in its config.json names no classes by numbers"):
+    with pytest.raises(JobError, match=r"id2label in its config.json has to name two classes or more by numbers"):
         class_names({"id2label": named}, None)
 
 
