@@ -256,6 +256,6 @@ def test_a_disk_without_room_is_a_sentence(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     asked = job("jsonl", corpora.write("memory://full", "jsonl", corpora.texts()))
-    monkeypatch.setattr(facts, "tokenise", full)
+    monkeypatch.setattr(facts, "maker_of", lambda data: full)
     with pytest.raises(JobError, match=r"cannot keep the training data in \S*: No space left on device"):
         facts._files(asked, load_tokenizer("bytes"), CONTEXT, tmp_path, lambda event: None)
