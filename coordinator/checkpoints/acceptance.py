@@ -67,10 +67,10 @@ class Expected:
         if said.get("view", self.view) != self.view:
             return f"it is of view {str(said['view'])[:20]}, not {self.view}"
         if said.get("step", self.step) != self.step or said.get("cursor", 0) != self.cursor:
-            return f"after step {self.step} the stream stands at {self.cursor}, not at {str(said.get('cursor'))[:20]}"
+            return f"after step {self.step} the stream is at {self.cursor}, not at {str(said.get('cursor'))[:20]}"
         redo = said.get("redo", [])
         if not isinstance(redo, list) or len(redo) > self.redo or not all(_is_count(one, self.cursor) for one in redo):
-            return f"what it would train again was never trained before step {self.step}"
+            return f"it lists samples to train again that were never trained before step {self.step}"
         if not _is_count(said.get("optimizer_steps", 0), self.step + 1):
             return f"its optimiser cannot have made {str(said['optimizer_steps'])[:20]} of {self.step} steps"
         return ""

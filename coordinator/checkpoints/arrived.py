@@ -20,11 +20,11 @@ def sender_metadata(shard: Shard) -> dict[str, Any]:
     except ValueError:
         said = None
     if not isinstance(said, dict):
-        raise ShardRefused(f"what {shard.file} says of itself is not JSON")
+        raise ShardRefused(f"the metadata of {shard.file} are not JSON")
     try:
         position_in({**said, "step": shard.step})
     except (ValueError, TypeError, OverflowError):
-        raise ShardRefused(f"{shard.file} says no position of the stream: {shard.meta[:60]}") from None
+        raise ShardRefused(f"{shard.file} has no valid position of the stream: {shard.meta[:60]}") from None
     return said
 
 

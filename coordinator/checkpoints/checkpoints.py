@@ -129,7 +129,7 @@ class Checkpoints:
         A file of an ended view, or of a step whose checkpoint is complete, is not needed and stays at ``path``.
         """
         if not 1 <= shard.files <= MAX_FILES:
-            raise ShardRefused(f"a checkpoint of {shard.files} files is absurd")
+            raise ShardRefused(f"a checkpoint can't have {shard.files} files")
         step, meta = shard.step, sender_metadata(shard)
         view = meta.get("view", 0)  # 0: its sender does not say
         if not isinstance(view, int):

@@ -49,6 +49,7 @@ class Late:
         self._told = True
         who, parts = " and ".join(sorted(names)), "parts have" if len(names) > 1 else "part has"
         return (
-            f"no checkpoint has got complete for {(now - self._since) / 60:.0f} min, the newest is of step {newest}: "
+            f"no checkpoint has become complete for {(now - self._since) / 60:.0f} min, "
+            f"the newest is of step {newest}: "
             f"the {parts} not come from {who}; `farflung coordinator drain` gives another node its place"
         )

@@ -108,5 +108,5 @@ def cluster_of(text: str) -> Network:
 def _rate(text: str, word: str) -> float:
     found = _RATE.fullmatch(text)
     if found is None or float(found[1]) == 0:
-        raise PlanError(f"{word!r}: {text!r} is no rate, as 200mbit, 1.5gbit or 500kbit")
+        raise PlanError(f"{word!r}: {text!r} is not a rate, like 200mbit, 1.5gbit or 500kbit")
     return float(found[1]) * _UNITS[found[2].lower()]

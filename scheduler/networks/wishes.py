@@ -21,7 +21,7 @@ def tokens_of(text: str) -> float:
     found = _COUNT.fullmatch(text.strip())
     count = float(found[1]) * _COUNTS[found[2].lower()] if found else 0.0
     if not 0 < count < 1e18:
-        raise PlanError(f"{text!r} is no number of tokens, as 300M, 10B or 1.5T")
+        raise PlanError(f"{text!r} is not a number of tokens, like 300M, 10B or 1.5T")
     return count
 
 
@@ -29,7 +29,7 @@ def seconds_of(text: str) -> float:
     """Seconds from 36h, 30d, 2w. PlanError where it is no such time."""
     found = _TIME.fullmatch(text.strip())
     if found is None or float(found[1]) == 0:
-        raise PlanError(f"{text!r} is no time, as 36h, 30d or 2w")
+        raise PlanError(f"{text!r} is not a time, like 36h, 30d or 2w")
     return float(found[1]) * _TIMES[found[2].lower()]
 
 
@@ -53,7 +53,7 @@ def with_prices(network: Network, text: str) -> Network:
     for word in text.replace(",", " ").split():
         name, equal, dollars = word.partition("=")
         if not name or not equal or not re.fullmatch(r"\d+(\.\d+)?", dollars) or float(dollars) > MOST_DOLLARS:
-            raise PlanError(f"{word!r} is not NAME=DOLLARS an hour, as 4090=0.3,home=0")
+            raise PlanError(f"{word!r} is not NAME=DOLLARS (an hour), like 4090=0.3,home=0")
         wished[name.lower()] = float(dollars)
     used: set[str] = set()
     devices = []

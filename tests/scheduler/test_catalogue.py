@@ -28,7 +28,7 @@ def test_a_file_is_no_word() -> None:
     ("words", "says"),
     [
         ("4x4080@home", "no card is called '4080'; did you mean"),
-        ("4x4090@home:fast", "'fast' is no rate, as 200mbit"),
+        ("4x4090@home:fast", "'fast' is not a rate, like 200mbit"),
         ("4x4090@home:1mbit/2mbit/3mbit", "a line is DOWN/UP"),
         ("0xH100@a", "a count is from 1 to 10000"),
         ("H100", "is not COUNTxCARD@PLACE"),

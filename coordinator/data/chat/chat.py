@@ -204,10 +204,7 @@ class Reader:
         many = f"{self.conversations:,} conversations are {rows:,} samples of {self._most - 1} tokens"
         say(f"{many}, {full:.0f} % of them filled; {trained:,} tokens train")
         if self.cut:
-            say(
-                f"{self.cut:,} conversations are longer than model.context = {self._most - 1}: what is behind that is "
-                "cut away"
-            )
+            say(f"{self.cut:,} conversations are longer than model.context = {self._most - 1}: the rest is cut off")
         for why, count in self.left_out.items():
             say(f"{count:,} conversations {LEFT_OUT[why]} and are left out, the first of them {self.examples[why]}")
         if self.ended:

@@ -165,7 +165,7 @@ def _serve(lines: Iterator[bytes], say: Any) -> None:
             except MemoryError:
                 raise
             except SecurityError as error:
-                made = Rendered(error=f"the chat template does what it must not: {error}")
+                made = Rendered(error=f"the chat template does something forbidden: {error}")
             except TemplateError as error:
                 made = Rendered(error=f"the chat template refuses it: {error}")
             except Exception as error:  # a template may fail in any way

@@ -77,7 +77,7 @@ class Reader:
         each = ", ".join(f"{name} {self.counted[number]:,}" for number, name in enumerate(self.names))
         say(f"{self.counted.total():,} samples: {each}"[:500])
         if self.cut:
-            say(f"{self.cut:,} texts are longer than model.context = {self._context}: what is behind that is cut away")
+            say(f"{self.cut:,} texts are longer than model.context = {self._context}: the rest is cut off")
 
 
 FORMS = 'rows need a text (data.field, data.pair) and a class (data.label); write field = "...", label = "..."'

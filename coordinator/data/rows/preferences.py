@@ -93,7 +93,7 @@ class Pairs:
 
         say(f"{self.count:,} pairs, {self._half} tokens for each answer with its prompt")
         if self._reader.cut:
-            say(f"{self._reader.cut:,} answers are longer than half of model.context: what is behind that is cut away")
+            say(f"{self._reader.cut:,} answers are longer than half of model.context: the rest is cut off")
         for sentence in self._left_out():
             say(sentence)
 

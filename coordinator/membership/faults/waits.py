@@ -154,7 +154,8 @@ def look(state: State, now: float, fetch_s: Callable[[str, Plan], float]) -> tup
         return _forgotten(state), Finding()
     stood, names = f"no step has ended for {now - since:.0f} s", " and ".join(sorted(suspects))
     if before is None:
-        why = f"{stood}, and the others wait for {names}: in {ASKED_S:.0f} s they go on without what holds them up"
+        told = f"in {ASKED_S:.0f} s they go on without the node that holds them up"
+        why = f"{stood}, and the others wait for {names}: {told}"
         return replace(state, standstill=Standstill(now, suspects)), Finding(why, asked=tuple(sorted(suspects)))
     if now - before.asked <= ASKED_S:
         return replace(state, standstill=replace(before, suspects=suspects)), Finding()

@@ -63,7 +63,7 @@ def overdue_of(given: Given, state: State, name: str, longest: float) -> Found:
     """A node reports progress, but has had more time than its task can take (overdue.py)."""
     assert state.change is not None
     what = "did not answer the flush" if state.phase == FLUSHING else f"did not prepare view {state.number}"
-    why = f"{name} {what} within {longest:.0f} s, which is {MOVING} times what it takes, and says that it moves"
+    why = f"{name} {what} within {longest:.0f} s, which is {MOVING} times what it takes, and reports progress"
     if cannot_train_without(given, state, {name}):
         state = replace(state, change=replace(state.change, needs_all=True))
         return state, [s.Say("warning", name, f"{why}: nobody can train without it, so all wait")]

@@ -19,7 +19,7 @@ def test_it_is_said_once_and_again_only_for_another_checkpoint():
     late = Late()
     [(when, why)] = said(late, 100, 200, ("b",), 5000)
     assert when == 1210 and why == (
-        "no checkpoint has got complete for 20 min, the newest is of step 100: the part has not come from b; "
+        "no checkpoint has become complete for 20 min, the newest is of step 100: the part has not come from b; "
         "`farflung coordinator drain` gives another node its place"
     )
     assert not said(late, 200, 200, ("b",), 9000, since=5000), "it is complete, and none is due"

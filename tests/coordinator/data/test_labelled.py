@@ -66,7 +66,7 @@ def test_a_text_is_filled_up_and_a_pair_has_two_kinds(folder, tmp_path):
     )
     assert texts_of(rows).tolist() == [[2, 4, 6, 3, 5, 3]]
     assert kinds_of(rows).tolist() == [[1, 1, 1, 1, 2, 2]]
-    assert told[1] == "data.labelled: 1 texts are longer than model.context = 6: what is behind that is cut away"
+    assert told[1] == "data.labelled: 1 texts are longer than model.context = 6: the rest is cut off"
 
 
 @pytest.mark.parametrize(

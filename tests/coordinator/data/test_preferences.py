@@ -43,7 +43,7 @@ def test_the_answers_of_a_pair_have_a_half_each_and_alone_train(tmp_path):
     assert trained_in(rows).tolist() == [8]
     assert told == [
         "data.preferences: 1 pairs, 8 tokens for each answer with its prompt",
-        "data.preferences: 1 answers are longer than half of model.context: what is behind that is cut away",
+        "data.preferences: 1 answers are longer than half of model.context: the rest is cut off",
     ]
 
 

@@ -134,7 +134,7 @@ def test_who_computes_nothing_and_claims_action_is_replaced():
     made = stand(script, 5, WAIT_FOR_Z)
     (said,) = of(made, s.Say)
     assert said.why == (
-        "no step has ended for 120 s, and the others wait for d: in 30 s they go on without what holds them up"
+        "no step has ended for 120 s, and the others wait for d: in 30 s they go on without the node that holds them up"
     )
     assert [one.to for one in of(made, s.SendNotice)] == [("d",)] and script.state.phase == TRAINING
     (flush,) = of(stand(script, 40, WAIT_FOR_Z, until=s.SendFlush), s.SendFlush)
