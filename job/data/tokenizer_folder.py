@@ -99,7 +99,7 @@ def _open(made: Path, folder: Path) -> Folder:
 
 def _end_of(rust: Any, made: Path, folder: Path) -> int | None:
     """The token that ends a document: from the tokenizer's configuration, the model's ``eos_token_id``, the default of
-    the tokenizer's class, or the only special token with a suitable name."""
+    the tokenizer's class, or the only special token that is the end token of some class in CLASS_ENDS."""
     words: list[str] = []
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
         word = _json(made / file).get("eos_token")
