@@ -6,17 +6,17 @@ LIE = """
 import os
 if os.environ.get("LIES"):
     from dataclasses import replace
-    from farflung.node.rounds.round_link import RoundLink
-    true = RoundLink._send_result
+    from farflung.node.rounds.sender import RoundSender
+    true = RoundSender.send_result
 
-    def lie(link, effect):
-        victim = min(link.rounds.plan.members)
-        if effect.to == victim and effect.round >= 4 and len(link.rounds.plan.members) == 4:
+    def lie(sender, effect):
+        victim = min(sender.rounds.plan.members)
+        if effect.to == victim and effect.round >= 4 and len(sender.rounds.plan.members) == 4:
             other = replace(effect.result, error=effect.result.error ^ 1)
-            effect = replace(effect, result=link.disputes.receipts.signed(effect.round, other))
-        true(link, effect)
+            effect = replace(effect, result=sender.disputes.receipts.signed(effect.round, other))
+        true(sender, effect)
 
-    RoundLink._send_result = lie
+    RoundSender.send_result = lie
 """
 
 

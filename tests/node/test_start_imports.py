@@ -13,7 +13,7 @@ import farflung.__main__
 from farflung.node import agent, entering, life
 from farflung.proto.words.link import NO_FINGERPRINT, Link
 
-def enter(link, measure, *rest):
+def enter(link, measure, **rest):
     measure()
     print(*(name for name in {LATER!r} + ["torch._dynamo", "torch.distributed.tensor"] if name in sys.modules))
     print("torch" in sys.modules)

@@ -1,6 +1,7 @@
 """The compiled annealing: it counts right, keeps everybody once, and finds what a simple annealer does not."""
 
 import time
+from collections.abc import Iterator
 
 import numpy
 import pytest
@@ -67,19 +68,31 @@ def test_no_worse_than_a_simple_annealer_where_lines_are_irregular(seed: int) ->
     assert found.total == search_dtfm(network, 6, 4, time.monotonic() + 600, seed, rounds=3).total
 
 
-def test_without_numba_the_search_goes_on_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FARFLUNG_FAST", "0")
-    compiled.numba.cache_clear()
-    try:
-        model = Dtfm(lines(0), 6, 4)
-        assert not compiled.ready(100.0)
-        found = search_dtfm(lines(0), 6, 4, time.monotonic() + 600, 0, turns=50)
-        assert found.total < model.cost(numpy.arange(24).reshape(6, 4)).total
-    finally:
-        compiled.numba.cache_clear()
+@pytest.fixture
+def unasked(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """As in a process that has not looked for numba yet."""
+    for cached in (compiled.numba, compiled._used):
+        cached.cache_clear()
+    yield monkeypatch
+    for cached in (compiled.numba, compiled._used):
+        cached.cache_clear()
 
 
-def test_a_short_search_waits_for_no_compiler() -> None:
-    compiled.numba.cache_clear()
-    assert not compiled.ready(1.0)
-    assert compiled.ready(10.0) and compiled.ready(1.0)
+def test_without_numba_the_search_goes_on_in_batches(unasked: pytest.MonkeyPatch) -> None:
+    unasked.setenv("FARFLUNG_FAST", "0")
+    model = Dtfm(lines(0), 6, 4)
+    assert not compiled.ready(100.0, compiled.PUBLISHED)
+    found = search_dtfm(lines(0), 6, 4, time.monotonic() + 600, 0, turns=50)
+    assert found.total < model.cost(numpy.arange(24).reshape(6, 4)).total
+
+
+def test_a_short_search_waits_for_no_compiler(unasked: pytest.MonkeyPatch) -> None:
+    unasked.setattr(compiled, "is_kept", lambda loops: False)
+    assert not compiled.ready(1.0, compiled.PUBLISHED)
+    assert compiled.ready(10.0, compiled.PUBLISHED) and compiled.ready(0.1, compiled.PUBLISHED)
+
+
+def test_a_short_search_loads_loops_that_are_compiled(unasked: pytest.MonkeyPatch) -> None:
+    unasked.setattr(compiled, "is_kept", lambda loops: True)
+    assert not compiled.ready(0.1, compiled.PUBLISHED)
+    assert compiled.ready(1.0, compiled.PUBLISHED)

@@ -30,7 +30,7 @@ class Steps:
 def early(patience, answer=lambda command: "done"):
     rows = [SimpleNamespace(step=step, loss=loss) for step, loss in EVALS]
     job = SimpleNamespace(eval=SimpleNamespace(patience=patience))
-    context = SimpleNamespace(job=job, store=SimpleNamespace(evals=lambda: rows))
+    context = SimpleNamespace(job=job, store=SimpleNamespace(evals=SimpleNamespace(all=lambda: rows)))
     commands, warnings = [], []
 
     def command(one):

@@ -105,7 +105,8 @@ def test_a_rank_that_fails_alone_wakes_the_others(monkeypatch):
     ended: queue.Queue[str] = queue.Queue()
     monkeypatch.setattr(island_worker, "_end_alone", ended.put)
     monkeypatch.setattr(island_worker, "ALONE_SECONDS", 0.01)
-    monkeypatch.setattr(island_worker, "os", SimpleNamespace(_exit=lambda status: None))
+    gone = threading.Event()
+    monkeypatch.setattr(island_worker, "os", SimpleNamespace(_exit=lambda status: gone.set()))
     ours, theirs = Pipe()
 
     def obey(words):
@@ -117,6 +118,8 @@ def test_a_rank_that_fails_alone_wakes_the_others(monkeypatch):
     answer = island_worker.hear(ours)
     assert answer["memory"] and "none left" in answer["error"]
     assert "none left" in ended.get(timeout=60)
+    ours.close()
+    assert gone.wait(60)  # while it ends nothing but itself
 
 
 def test_the_first_rank_does_not_wait_for_those_that_wait_for_it(monkeypatch):

@@ -74,7 +74,7 @@ class Made(DeltaMode):
         exchange = SimpleNamespace(own_norm=1.0)
         self.link = SimpleNamespace(rounds=rounds, exchange=exchange, complete=True, absent=(), begin=lambda: None)
         view = SimpleNamespace(
-            job=SimpleNamespace(updates=updates, train=SimpleNamespace(batch=BATCH, microbatch=MICROBATCH)),
+            job=SimpleNamespace(updates=updates, train=SimpleNamespace(batch=BATCH, microbatch_size=MICROBATCH)),
             plan=TWO_BY_TWO,
             context=SimpleNamespace(facts=SimpleNamespace(samples=SAMPLES, drawn=SAMPLES)),
             offered=lambda norm: None,
