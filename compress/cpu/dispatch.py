@@ -13,8 +13,8 @@ import torch
 from ..primitives.key import Key
 
 LEAST, FEW = 1 << 17, 1 << 10
-"""Shorter vectors are not worth importing numba and compiling for, a second or more, once for each process; nor, where
-that is done, a call."""
+"""For shorter vectors the torch code is used: importing numba and compiling take a second or more once per process, and
+later the call itself costs too much."""
 
 
 def worth(count: int) -> bool:
@@ -23,14 +23,14 @@ def worth(count: int) -> bool:
 
 
 def worth_few(count: int) -> bool:
-    """Whether they should take the ``count`` elements that a sparse codec keeps of a vector: fewer pay where something
-    has loaded the loops before, as the pieces of a long vector do."""
+    """Whether the compiled loops should take the ``count`` elements that a sparse codec keeps; fewer are enough if the
+    loops have been loaded already."""
     return ((count >= FEW and _loops.cache_info().currsize > 0) or count >= LEAST) and available()
 
 
 @lru_cache(maxsize=1)
 def available() -> bool:
-    """Whether numba is there and not switched off (FARFLUNG_FAST=0)."""
+    """Whether numba is installed and not switched off (FARFLUNG_FAST=0)."""
     if os.environ.get("FARFLUNG_FAST") == "0":
         return False
     try:
@@ -49,8 +49,8 @@ _NUMPY = {torch.float32: np.float32, torch.uint8: np.uint8, torch.int32: np.int3
 
 
 def room(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """``[count]``, not filled. numpy asks the system for large pages: of small ones, each costs its first touch as much
-    as a copy of it."""
+    """An uninitialised tensor ``[count]``. numpy asks the kernel for huge pages; the first touch of a small page takes
+    as long as copying it."""
     return torch.from_numpy(np.empty(count, _NUMPY[dtype]))
 
 
@@ -66,7 +66,7 @@ def _factor(weight: float | None) -> np.float32:
 
 
 def _key(key: Key) -> tuple[np.uint64, int]:
-    """The seed, and the step with the turn above it (``loops.random.dither``)."""
+    """(seed, step with the key's turn in the upper 32 bits), as ``loops.random.dither`` takes them."""
     return np.uint64(key.seed & 0xFFFFFFFFFFFFFFFF), key.step & 0xFFFFFFFF | key.turn << 32
 
 
@@ -92,7 +92,7 @@ def nearest_levels(rows: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
 
 
 def pack_part(codes: torch.Tensor, bits: int, packed: torch.Tensor, count: int, first: int) -> None:
-    """uint8 codes, packed as elements ``first`` on of ``count``."""
+    """Pack uint8 codes as elements ``first`` on of ``count``."""
     _loops("packing").planes(codes.numpy(), bits, packed.numpy(), count, first)
 
 

@@ -1,5 +1,5 @@
-"""numba's cache of compiled loops, kept for the text of all loops: one that has another's code inlined is compiled anew
-when that other changes. numba by itself looks only at the file that a loop is in."""
+"""numba's cache of compiled loops, with a hash of the source of all loops: a loop into which another one is inlined
+must be compiled again when that one changes. numba itself checks only the file of the loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOPS = Path(__file__).parent / "loops"
 
 @lru_cache(maxsize=8)
 def text_of(folder: Path) -> bytes:
-    """A hash of the files of a folder and of those of all loops of ours, which it may have inlined."""
+    """A hash of the files of a folder, and of all our loops' files, which may be inlined."""
     found = hashlib.sha256()
     for file in sorted({*folder.glob("*.py"), *LOOPS.rglob("*.py")}):
         found.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")

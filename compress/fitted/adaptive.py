@@ -1,8 +1,8 @@
-"""``avq``: the levels that are best for this vector (QUIVER, Ben Basat et al., NeurIPS 2024).
+"""``avq``: the best levels for each vector (QUIVER, Ben Basat et al., NeurIPS 2024).
 
-Unbiased: each value goes at random to one of the two levels around it. The levels are values of the vector, its least
-and its largest among them, chosen by dynamic programming over prefix sums; the fast variant chooses among the ends of
-a histogram's bins, each with its true moments, and is within a fraction of a percent.
+It is unbiased: each value is rounded at random to one of the two levels around it. The levels are values of the vector,
+including its least and its largest, chosen by dynamic programming over prefix sums. The fast variant chooses among the
+edges of a histogram's bins, with each bin's true moments; its error is larger by a fraction of a percent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..specs.spec import Spec
 
 _BINS = 2048
 _SAMPLED = 18
-"""Of vectors longer than 2^19 values, 2^18 or a few more are looked at."""
+"""For vectors longer than 2^19 values, the levels are chosen from about 2^18 of them."""
 _NO_LEVEL = "the blob has a level that is not there"
 
 
@@ -39,7 +39,8 @@ def optimal_levels(
 
     values: rising candidates ``[m]``; counts, first, second: prefix sums ``[m]`` of how many inputs are at most each
     candidate, of their sum and of their squares. The cost obeys the quadrangle inequality, so each layer is solved by
-    divide and conquer, all intervals of a depth at once: O(levels * m log m). quick: by the compiled loops, alike.
+    divide and conquer, all intervals of a depth at once: O(levels * m log m). quick: use the compiled loops (the same
+    result).
     """
     m = len(values)
     if m <= levels:
@@ -104,8 +105,8 @@ class Adaptive(Looped):
         self.bits, self.exact, self.rotate = spec.number("bits"), spec.word("method") == "exact", spec.flag("rotate")
 
     def levels(self, x: torch.Tensor) -> torch.Tensor:
-        """At most 2^bits levels, fp32, rising, for a finite fp32 vector; of a long one, an even sample says where
-        between its ends they are."""
+        """At most 2^bits rising fp32 levels for a finite fp32 vector; for a long vector the inner levels come from an
+        evenly spaced sample."""
         count, quick = 1 << self.bits, x.device.type == "cpu" and fast.worth(x.numel())
         ends = torch.stack(torch.aminmax(x)).cpu()
         low, high = np.float64(ends[0]), np.float64(ends[1])

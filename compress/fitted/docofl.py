@@ -1,8 +1,8 @@
 """``docofl``: a correction to an anchor that the receiver already has (DoCoFL, Dorfman et al., ICML 2023).
 
 The codec sends a vector unbiased at a budget of bits: equal levels, as many as the budget allows after Huffman coding
-(the paper's entropy-constrained uniform quantiser). ``Anchors`` names the versions: a receiver fetches an anchor off
-the critical path, and then w = anchor + decoded correction in a few bits.
+(the paper's entropy-constrained uniform quantiser). ``Anchors`` keeps versions: a receiver fetches an anchor in the
+background, and later only the correction, in a few bits: w = anchor + decoded correction.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def entropy(counts: torch.Tensor) -> float:
 
 
 class Entropy(Looped):
-    """bits: the budget per element. Levels of one byte each, Huffman coded (DEFLATE without matches); of more than 256
-    levels the upper 8 bits are, and the others are packed as they are."""
+    """bits: the budget per element. Levels are one byte each, Huffman coded (DEFLATE without matches). If there are
+    more than 256 levels, the upper 8 bits are Huffman coded, and the lower ones are packed plainly."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -60,7 +60,7 @@ class Entropy(Looped):
         if low == high and x.numel() <= FEW:
             return [struct.pack("<ffB", float(low), float(high), 0)]
         low32, high32 = x.min(), x.max()
-        if low == high:  # codes all the same: nine bytes may not claim any number of elements
+        if low == high:  # equal codes: a blob of nine bytes must not claim many elements
             head = struct.pack("<ffB", float(low32), float(high32), 1)
             return [head, *_coded(torch.zeros(x.numel(), dtype=torch.uint8))]
         n, span = x.numel(), high - low
@@ -68,7 +68,7 @@ class Entropy(Looped):
         sample = (x[::step].double() - low) / span
         u = philox.uniform(len(sample), key.dither, 0 if step == 1 else 1, 0, x.device).double()
         best, least, most = 1, 2, MOST
-        while least <= most:  # what is sent grows with the number of levels, but for noise: bisect
+        while least <= most:  # the size grows with the number of levels, except for noise: bisect
             middle = (least + most) // 2
             index = (sample * middle + u).floor().clamp(0, middle).to(torch.int64) >> _plain_bits(middle)
             if entropy(torch.bincount(index, minlength=256)) + _plain_bits(middle) <= self.bits:
@@ -95,8 +95,8 @@ class Entropy(Looped):
     def _parts(
         self, reader: Reader, header: Header, device: torch.device
     ) -> tuple[bytes, torch.Tensor | None, torch.Tensor]:
-        """(a code of one byte for each element, uint8 lower bits of more than 256 levels, fp32 values of levels); of
-        one value alone no codes."""
+        """(one byte of code for each element, uint8 lower bits or None for at most 256 levels, fp32 values of the
+        levels). If all values are equal there are no codes."""
         n = header.elements
         low, high, levels = reader.float32(), reader.float32(), reader.byte()
         if levels == 0 and not reader.left:
@@ -157,7 +157,7 @@ def _put(codes: bytes, lower: torch.Tensor, table: torch.Tensor, out: torch.Tens
 
 
 def _plain_bits(last: int) -> int:
-    """How many low bits of a level go plainly, so that the rest is a byte: they are near uniform then."""
+    """How many low bits of a level are packed plainly, so that the rest is a byte; they are nearly uniform."""
     return max(0, last.bit_length() - 8)
 
 
@@ -168,8 +168,8 @@ def _coded(index: torch.Tensor) -> list[Buffer]:
 
 
 class Anchors:
-    """Versions of a vector at one end. The sender ``put``s and encodes against a version, the receiver ``put``s what it
-    fetched and decodes. Old versions are forgotten when there are more than ``keep``."""
+    """Versions of a vector at one end. The sender calls ``put``, and encodes relative to a version; the receiver calls
+    ``put`` with a fetched anchor, and decodes. Only the newest ``keep`` versions are kept."""
 
     def __init__(self, spec: str | Spec = "docofl", keep: int = 2) -> None:
         self.codec, self.keep = make(spec), keep
@@ -186,7 +186,7 @@ class Anchors:
         return tuple(self._versions)
 
     def encode(self, x: torch.Tensor, version: int, seed: int = 0, step: int = 0) -> bytes:
-        """The correction that makes ``x`` of a version."""
+        """The encoded correction from a version to ``x``."""
         anchor = self._get(version)
         return varint(version) + self.codec.encode(x - anchor, seed, step)
 

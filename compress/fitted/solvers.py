@@ -1,6 +1,6 @@
-"""Where the level tables come from. ``python -m farflung.compress.fitted.solvers`` writes ``tables.json`` anew.
+"""Computes the level tables. ``python -m farflung.compress.fitted.solvers`` writes ``tables.json`` again.
 
-All for a standard normal variable z, with density φ and distribution Φ.
+All tables are for a standard normal variable z, with density φ and distribution Φ.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def stochastic_levels(bits: int, grid: int, tail: float, symmetric: bool) -> tup
 def shared_assignment(levels: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """QUIC-FL with shared randomness: for each z, the message of each h, so that the mean over h of the levels is z.
 
-    levels: ``[H, 2^b]``, rising in each row. Each h takes its level nearest to z + λ(z), with the λ that makes the mean
-    right; the one h that jumps there is randomised. Returns (messages ``[Z, H]``, probabilities of the next message
-    ``[Z, H]``, λ ``[Z]``).
+    levels: ``[H, 2^b]``, rising in each row. Each h takes its level nearest to z + λ(z), with the λ for which the mean
+    is z; the h whose level jumps at that λ is randomised. Returns (messages ``[Z, H]``, probabilities of the next
+    message ``[Z, H]``, λ ``[Z]``).
     """
     width = levels.shape[0]
     edges = (levels[:, 1:] + levels[:, :-1]) / 2
@@ -137,7 +137,8 @@ def shared_levels(bits: int, width: int, tail: float = 1 / 512, turns: int = 300
 
 
 def absmax_levels(bits: int, block: int = 256, samples: int = 1 << 13) -> np.ndarray:
-    """2^bits levels on [-1, 1] of least variance for stochastic rounding of a normal block divided by its largest."""
+    """2^bits levels on [-1, 1] with the least variance of stochastic rounding, for normal blocks divided by their
+    largest magnitude."""
     from ..primitives.key import Key
     from ..primitives.philox import normal
     from .adaptive import optimal_levels

@@ -1,4 +1,4 @@
 """Triton kernels (the optional extra ``kernels``), with the bytes of the CPU code.
 
-Only speed is decided here.
+They affect only speed.
 """

@@ -1,8 +1,9 @@
-"""crc32 of what lies on a device, so that its bytes need not be read again on the host.
+"""crc32 of bytes on a device, so that the host need not read them again.
 
-A crc32 is linear: with a register of 0 it is the sum (xor) over the words of a body of M^(words from here to the end),
-M being the 32 x 32 matrix of bits that moves the register on by a word. The device adds up words in columns (one matrix
-for a row), then columns, then blocks; the host moves the register of the header over the body and adds that.
+A crc32 is linear: from a register of 0 it is the xor, over the words of a body, of M^(words from here to the end) times
+the word, where M is the 32 x 32 bit matrix that advances the register by a word. The device combines words in columns
+(one matrix per row), then columns, then blocks; the host advances the header's register over the body and adds (xor)
+the result.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from . import dispatch as gpu
 
 LEAST = 1 << 16
-"""Bytes that are worth two launches."""
+"""From so many bytes on, the two kernel launches pay."""
 ROWS, COLUMNS = 32, 128
 _POLYNOMIAL = 0xEDB88320
 
@@ -42,7 +43,7 @@ def _doubled(times: int) -> Any:
 
 
 def _moved(words: np.ndarray, count: int) -> np.ndarray:
-    """Registers after ``count`` bytes of zeros."""
+    """The registers ``words`` after ``count`` zero bytes."""
     for times in range(count.bit_length()):
         if count >> times & 1:
             words = _apply(_doubled(times), words)
@@ -69,8 +70,8 @@ def _tables(device: torch.device, unit: int, last: int) -> tuple[torch.Tensor, t
 
 
 def of_device(body: torch.Tensor, out: torch.Tensor) -> None:
-    """Write into ``out`` (uint8 [4]) what ``joined`` takes as ``rest``. body: uint8, contiguous, a multiple of 4 long;
-    zeros may stand in front."""
+    """Write the ``rest`` for ``joined`` into ``out`` (uint8 [4]). body: uint8, contiguous, a multiple of 4 long;
+    leading zeros do not change the result."""
     from . import kernels_checksum
 
     words, kernel = body.view(torch.int32), kernels_checksum.crc_words

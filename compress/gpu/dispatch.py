@@ -25,7 +25,7 @@ def _installed() -> bool:
         import triton
     except ImportError:
         return False
-    return bool(triton) and torch.version.hip is None  # that they do not fuse is known of CUDA's code alone
+    return bool(triton) and torch.version.hip is None  # unfused arithmetic is tested only for CUDA
 
 
 def available(device: torch.device) -> bool:
@@ -58,7 +58,7 @@ def _rotation() -> Any:
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, warps: int = 4, **constants: Any) -> None:
-    """Run so many programs of a kernel, on the card of its tensors."""
+    """Run ``programs`` programs of a kernel, on the GPU of its tensors."""
     device = next(one.device for one in arguments if isinstance(one, torch.Tensor))
     there = torch.cuda.device(device) if device.type == "cuda" and torch.cuda.is_available() else nullcontext()
     with there:
@@ -75,14 +75,14 @@ def _programs(count: int, block: int = BLOCK) -> int:
 
 
 def new_flag(device: torch.device) -> torch.Tensor:
-    """int32 [1], 0: what kernels set where a value is not finite."""
+    """int32 [1], 0; kernels set it to 1 if a value is not finite."""
     return torch.zeros(1, dtype=torch.int32, device=device)
 
 
 def group_encode(
     x: torch.Tensor, group: int, bits: int, stochastic: bool, key: Key, flag: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(int16 steps, packed codes) of a flat vector, as ``Group.write``; key: that of its rounding."""
+    """(int16 steps, packed codes) of a flat vector, as ``Group.write``; key: the key for rounding."""
     n = x.numel()
     codes = torch.empty(-(-n * bits // 8), dtype=torch.uint8, device=x.device)
     steps = torch.empty(-(-n // group), dtype=torch.int16, device=x.device)
@@ -118,7 +118,7 @@ def offered(
 
 def largest(values: torch.Tensor, counts: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(int32 indices, values) of the k largest magnitudes, as ``selection.largest``; counts: as ``offered`` makes them.
-    Nothing waits for the device."""
+    The host does not wait for the device."""
     kernels, n, device = _cocktail(), values.numel(), values.device
     programs = _programs(n)
     prefix = torch.zeros(1, dtype=torch.int32, device=device)
@@ -144,7 +144,8 @@ def largest(values: torch.Tensor, counts: torch.Tensor, k: int) -> tuple[torch.T
 def quantize_kept(
     kept: torch.Tensor, index: torch.Tensor, runs: torch.Tensor, run: int, bucket: int, local: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(int16 steps, packed 4-bit codes) of the kept values; what they decode to is taken from ``local``."""
+    """(int16 steps, packed 4-bit codes) of the kept values; their decoded values are subtracted from ``local`` (None:
+    not)."""
     count = kept.numel()
     codes = torch.empty(-(-count // 2), dtype=torch.uint8, device=kept.device)
     steps = torch.empty(-(-count // bucket), dtype=torch.int16, device=kept.device)
@@ -167,7 +168,7 @@ def sparse_add(
 
 
 LEAST, FUSED = 512, 8192
-"""The blocks that one program turns, one read and one write."""
+"""The block sizes that one program rotates with one read and one write."""
 
 
 def fused(size: int) -> bool:
@@ -179,8 +180,8 @@ def _stages(size: int) -> dict[str, int]:
 
 
 def turn(rows: torch.Tensor, key: Key, stream: int, origin: int, inverse: bool = False) -> torch.Tensor:
-    """Signs and transform of each row of fp32 ``[rows, 2^k]``, not normalised; the inverse is transform, then signs.
-    k at least 9; above 13 a pass over 4096 neighbours, then one for each 128 rows of what is turned so far."""
+    """Signs, then transform, of each row of fp32 ``[rows, 2^k]``, not normalised; the inverse is the transform, then
+    the signs. k is at least 9. Above 13: a pass over 4096 neighbours, then one pass for each factor of 128."""
     x, size = rows.contiguous(), rows.shape[1]
     out, numbers = torch.empty_like(x), (*_key(key), stream, origin)
     first = size if fused(size) else 4096
@@ -202,7 +203,7 @@ def turn(rows: torch.Tensor, key: Key, stream: int, origin: int, inverse: bool =
 
 
 def _upper(packed: torch.Tensor, bits: int, count: int) -> torch.Tensor:
-    """Where the plane of a third bit begins."""
+    """``packed`` from the plane of the third bit on, if there is one."""
     return packed[-(-count * 2 // 8) :] if bits == 3 else packed
 
 
@@ -210,8 +211,8 @@ def eden_encode(
     rows: torch.Tensor, bits: int, key: Key, origin: int, count: int, packed: torch.Tensor, factors: torch.Tensor,
     flag: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Codes of rows of 512 to 8192, packed as elements ``origin`` on of ``count``, and their fp32 factors. The flag is
-    set where this can't be done, or a value is not finite."""
+    """Codes of rows of 512 to 8192 coordinates, packed as elements ``origin`` on of ``count``, and their fp32 factors.
+    The flag is set if the kernel cannot encode a row, or if a value is not finite."""
     levels = lloyd(bits, rows.device)
     edges = (levels[1:] + levels[:-1]) / 2
     launch(

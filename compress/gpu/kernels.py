@@ -1,12 +1,12 @@
 """Triton kernels of the hot codecs. Each gives the bytes of the CPU code: the same Philox words, the same sums.
 
-Compile and launch them with ``enable_fp_fusion=False`` (``NO_FUSION``): a product and a sum that are fused into one
-rounding give other bits than a CPU. Divisions are ``div_rn``; rounding to nearest even is adding 1.5 * 2^23 and taking
-it away. Elements are in tiles of 512 as in ``philox``; a program handles BLOCK of them, a multiple of 512.
+Compile and launch them with ``enable_fp_fusion=False`` (``NO_FUSION``): a fused multiply-add gives other bits than a
+CPU. Divisions are ``div_rn``; adding and subtracting 1.5 * 2^23 rounds to nearest even. Elements are in tiles of 512 as
+in ``philox``; a program handles BLOCK of them, a multiple of 512.
 
-A key is five numbers: the two halves of the seed (``low``, ``high``), ``step``, ``stream``, ``turn``. They and counts
-have one type each and no variant of a kernel for some of their values. A ``flag`` (int32 [1]) becomes 1 where a value
-is not finite: whoever reads the codes looks at it.
+A key is five numbers: the two halves of the seed (``low``, ``high``), ``step``, ``stream``, ``turn``. They and the
+counts have fixed types, and Triton does not specialise kernels for some of their values. A ``flag`` (int32 [1]) becomes
+1 if a value is not finite; the reader of the codes checks it.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -28,15 +28,15 @@ def jit(function: Any) -> Any:
 
 
 NUMBERS = ("tl.int64", "tl.int32", "tl.uint32", "tl.float32")
-"""Types of numbers that a kernel takes as they come: else Triton compiles it again for 1 and for multiples of 16."""
+"""Argument types without specialisation: else Triton compiles a kernel again for 1 and for multiples of 16."""
 MAGIC = tl.constexpr(12582912.0)
 INFINITE = tl.constexpr(0x7F800000)
 
 
 @jit
 def load_upto(base, place, end, count, other):
-    """base[place], and ``other`` from ``count`` on; ``end``: the place after the last. Whole blocks are loaded without
-    a mask: with one whose edge may be anywhere, each element is a load of its own."""
+    """base[place], and ``other`` from index ``count`` on; ``end``: the index after the last. Whole blocks are loaded
+    without a mask, because with a mask of unknown boundary each element is loaded separately."""
     if end <= count:
         value = tl.load(base + place)
     else:

@@ -12,8 +12,8 @@ from .kernels import jit
 def crc_words(
     words, out, row, columns, count: tl.int64, blocks: tl.int32, rows: tl.int32, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """For each block of rows * COLUMNS int32 words, which all begin with zeros as if the words ended the last: the
-    register after it. row, columns: see ``checksum``."""
+    """The register after each block of rows * COLUMNS int32 words; the words are padded with leading zeros so that they
+    end with the last block. row, columns: see ``checksum``."""
     lane = tl.arange(0, COLUMNS)
     before = blocks.to(tl.int64) * rows * COLUMNS - count
     at = tl.program_id(0).to(tl.int64) * rows * COLUMNS - before + lane

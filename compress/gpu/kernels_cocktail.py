@@ -1,8 +1,9 @@
-"""Triton kernels of ``cocktail``: the offered difference, the exact k-th largest of it, what is kept, few bits each.
+"""Triton kernels of ``cocktail``: gather the offered differences, find the exact k-th largest, keep and quantise
+values.
 
-The threshold is found digit by digit of the magnitudes' bits (11, 10 and 10 of them): a histogram of those that agree
-with the digits so far, from which the host picks the next one, on the device. Everything is an integer, so the result
-is that of ``selection.largest``: exactly k, ties to the lowest index.
+The threshold is found digit by digit of the magnitudes' bits (11, 10 and 10 bits): a histogram of the magnitudes that
+agree with the digits so far gives the next digit; torch operations on the device pick it. All arithmetic is on
+integers, so the result is that of ``selection.largest``: exactly k, ties by the lowest index.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -13,7 +14,7 @@ import triton.language as tl
 from .kernels import INFINITE, jit, load_levels, load_upto, magnitude, step_value, store_group
 
 BINS = tl.constexpr(2048)
-NONE = tl.constexpr(2047)  # where values are counted that do not count; no finite value has these 11 bits
+NONE = tl.constexpr(2047)  # the bin of excluded values; no finite value has these 11 bits
 
 
 @jit
@@ -84,8 +85,8 @@ def quantize_kept(
     kept, index, runs, local, codes, steps, flag, count: tl.int64,
     UPDATE: tl.constexpr, RUN: tl.constexpr, BUCKET: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """4-bit linear values in buckets; with UPDATE, local[position] -= decoded: what was sent leaves the local weights,
-    and what was lost in rounding stays in them."""
+    """Quantise values to 4-bit linear codes in buckets; with UPDATE, local[position] -= decoded: the sent values leave
+    the local weights, and the rounding error stays in them."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
     place = first + tl.arange(0, BLOCK)
     inside = place < count

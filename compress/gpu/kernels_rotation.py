@@ -1,8 +1,8 @@
 """Triton kernels of the rotated codecs: signs, Walsh-Hadamard in one program, quantise, pack.
 
-A block of up to 8192 coordinates is rotated by one program with one read and one write, which costs no more memory
-traffic than a plain 4-bit quantiser. Larger transforms take one more pass for each 128 rows. ``origin``: the place of a
-segment's first coordinate among those of the whole vector, a multiple of the segment's blocks.
+One program rotates a block of up to 8192 coordinates with one read and one write, no more memory traffic than a plain
+4-bit quantiser. Larger transforms take another pass for each factor of 128. ``origin``: the index of a segment's first
+coordinate in the whole vector, a multiple of the segment's block size.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -40,8 +40,8 @@ def butterfly(x, HALF: tl.constexpr, BLOCK: tl.constexpr):
 
 @jit
 def hadamard_in_program(x, BLOCK: tl.constexpr, STAGES: tl.constexpr):
-    """All stages, STAGES = log2 BLOCK. Each adds neighbours and moves their bit of the index to the top, so the next
-    stage's neighbours are the next stride apart, and after the last the order is what it was."""
+    """All stages, STAGES = log2 BLOCK. Each stage combines neighbours and moves their index bit to the top, so that the
+    next stage's neighbours are the next stride apart; after the last stage the original order is restored."""
     for _ in tl.static_range(STAGES):
         a, b = tl.split(tl.reshape(x, [BLOCK // 2, 2]))
         x = tl.reshape(tl.permute(tl.join(a + b, a - b), [1, 0]), [BLOCK])
@@ -189,7 +189,7 @@ def thc_round(
     turned, codes, cells, own_low: tl.uint32, own_high: tl.uint32, step: tl.uint32, turn: tl.int32,
     origin: tl.int64, reach: tl.float32, BITS: tl.constexpr, GRID: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The second half of ``thc_encode``, for blocks that were turned in several passes."""
+    """The second half of ``thc_encode``, for blocks that were rotated in several passes."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     value = tl.load(turned + start + tl.arange(0, BLOCK))
     u = uniform(origin + start, own_low, own_high, step, 1, turn, BLOCK)

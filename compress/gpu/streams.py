@@ -1,4 +1,4 @@
-"""A stream of a card beside the one that computes: what is put there waits for a mark, and its result is waited for."""
+"""A second GPU stream for work beside the computation: it waits for a mark, and users of its result wait for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class Side:
-    """Work of another thread on one device. On a CPU, and where no card is, it does nothing."""
+    """A stream for another thread's work on one device. On a CPU, or without a GPU, it does nothing."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -19,7 +19,8 @@ class Side:
             self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def mark(self) -> Any:
-        """What the calling thread has started by now, which ``after`` waits for; not the host."""
+        """An event after the work that the calling thread has started; the stream of ``after`` waits for it, the host
+        does not."""
         if self.stream is None:
             return None
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -28,8 +29,8 @@ class Side:
 
     @contextmanager
     def after(self, mark: Any, *used: torch.Tensor) -> Iterator[None]:
-        """While it lasts, what this thread starts runs beside the computation, after the mark. used: tensors of the
-        other stream that it reads: their memory is not given away before it has."""
+        """A context in which this thread's work runs on the second stream, after the mark. used: tensors of the other
+        stream that it reads; their memory is not reused before it has finished."""
         if self.stream is None:
             yield
             return
@@ -40,7 +41,8 @@ class Side:
             yield
 
     def future(self) -> torch.futures.Future[torch.Tensor]:
-        """A future whose result is given inside ``after``: who waits for it makes its own stream wait, not the host."""
+        """A future whose result is set inside ``after``: waiting for it makes the waiting thread's stream wait, not the
+        host."""
         if self.stream is None:
             return torch.futures.Future()
         return torch.futures.Future(devices=[self.device])

@@ -1,1 +1,1 @@
-"""Codecs made to be decoded, added and encoded again on the way."""
+"""Codecs made to be decoded, added and encoded again at each hop."""

@@ -1,4 +1,4 @@
-"""How many bits each block gets of a budget."""
+"""Distributes a budget of bits over blocks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import torch
 
 
 def spend(energy: torch.Tensor, errors: tuple[float, ...], widths: tuple[int, ...], budget: float) -> torch.Tensor:
-    """uint8, on the CPU: the index in rising ``widths`` of each block, whose mean is at most ``budget``, for the least
-    sum of energy * errors[index]. What is left where the next step does not fit for all that it is due to goes to the
-    first.
+    """uint8 on the CPU: for each block an index in the rising ``widths``, so that the mean width is at most ``budget``
+    and the sum of energy * errors[index] is least. If the rest of the budget is not enough for all blocks that are
+    next, the first ones get it.
 
-    energy: fp64, not negative. The gain of a bit falls from width to width. Only comparisons and single products
-    decide: all devices choose alike.
+    energy: fp64, not negative. The gain of a bit must fall from width to width. The choice depends only on comparisons
+    and single products, so it is the same on all devices.
     """
     values = energy.cpu().numpy()
     count, width = len(values), np.array(widths)

@@ -1,9 +1,9 @@
-"""Codecs made to be decoded, added and encoded again on the way: ``dynamiq`` and ``rotq``.
+"""Codecs made to be decoded, added and encoded again at each hop: ``dynamiq`` and ``rotq``.
 
-Both spend more bits where the sum of all workers has more energy: widths per block of 256 are chosen from one small
-reduction of the blocks' energies, so all workers choose the same. ``dynamiq`` (DynamiQ, 2026) then has groups of 16
-with scales of scales and uneven levels. ``rotq`` rotates each block once, with signs that all workers share, and stays
-in the rotated domain on every hop, so that hops are linear and one level table fits all.
+Both spend more bits on blocks where the sum over all workers has more energy: the width of each block of 256 is chosen
+from one small reduction of the blocks' norms, so all workers choose the same. ``dynamiq`` (DynamiQ, 2026) then has
+groups of 16 with scales of scales and uneven levels. ``rotq`` rotates each block once, with signs that all workers
+share, and all hops work in the rotated domain, so that hops are linear and one level table fits all.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from .budget import spend
 
 BLOCK = 256
 _PIECE = 1 << 8
-"""Blocks at once with torch on a CPU: what is made on the way stays in the cache."""
+"""Blocks at once with torch on a CPU, so that temporaries stay in the cache."""
 Uniform = Callable[[int, int], torch.Tensor]
 """(count, first element) -> uniform [0, 1)."""
 
 
 class Hop(Looped):
-    """Blocks of 256 of several widths. ``widths``: the bits that a block's element may have; ``errors``: of a unit of
-    energy, with each."""
+    """Base class: blocks of 256 of several widths. ``widths``: the possible bits per element of a block; ``errors``:
+    the squared error per unit of energy with each width."""
 
     keyed = True
     widths: tuple[int, ...]
     errors: tuple[float, ...]
     overhead: float
-    """Bits per element beside the codes."""
+    """Bits per element in addition to the codes."""
     turning = False
     """Whether blocks are rotated."""
 
@@ -64,7 +64,7 @@ class Hop(Looped):
 
     @abc.abstractmethod
     def scale(self, rows: torch.Tensor) -> list[torch.Tensor]:
-        """What is written of each block beside its codes."""
+        """The scales (and means) that are written for each block in addition to its codes."""
 
     @abc.abstractmethod
     def quantize(self, rows: torch.Tensor, scale: list[torch.Tensor], index: int, u: torch.Tensor) -> torch.Tensor:
@@ -77,10 +77,10 @@ class Hop(Looped):
 
     @abc.abstractmethod
     def levels(self, index: int) -> torch.Tensor:
-        """fp32, rising: what a code of this width, without a sign, stands for."""
+        """fp32, rising: the values of the codes of this width, without signs."""
 
     def values(self, index: int) -> torch.Tensor:
-        """fp32: what every code of this width stands for."""
+        """fp32: the values of all codes of this width, including signs."""
         return self.levels(index)
 
     def choose(self, energy: torch.Tensor, spent: float) -> torch.Tensor:
@@ -89,13 +89,13 @@ class Hop(Looped):
         return spend(energy, self.errors, self.widths, self.bits - self.overhead - 3 / BLOCK - spent)
 
     def norms(self, energy: torch.Tensor) -> torch.Tensor:
-        """What is reduced before the widths are chosen: the norm of each block, in 16-bit floats, from its fp64 energy.
-        Not its square, whose range would end where that of the values does not."""
+        """The statistic that is reduced before the widths are chosen: each block's norm as a 16-bit float, from its
+        fp64 energy. It is not the square, which could overflow although the values do not."""
         length = (energy.sqrt() * 2.0**-16).to(torch.float32).clamp(max=LARGEST * 2.0**-16)
         return scales.to_scales(scales.to_codes(length, up=False))
 
     def _frame(self, key: Key, count: int, exponent: int) -> loops.Frame:
-        """How the compiled loops scale by 2^exponent and turn the blocks of ``count`` elements."""
+        """How the compiled loops scale by 2^exponent and rotate the blocks of ``count`` elements."""
         half = exponent // 2
         signs = rotation.sign_words(segment_of(-(-count // BLOCK)), key).numpy() if self.turning else None
         return loops.Frame(2.0**half, 2.0 ** (exponent - half), signs)
@@ -213,7 +213,7 @@ class Hop(Looped):
         choice = self.choose(total.double().square(), 16 / BLOCK)
 
         def uniform(count: int, start: int) -> torch.Tensor:
-            """Correlated rounding: the workers' values at an element are in different n-ths of [0, 1)."""
+            """Correlated rounding: for each element, the workers' numbers are in different n-ths of [0, 1)."""
             turn = philox.words(count, shared, 2, start, x.device) + context.rank
             own = philox.uniform(count, key.private, 0, start, x.device)
             return ((turn % context.size).to(torch.float32) + own) / context.size
@@ -233,7 +233,8 @@ class Hop(Looped):
 
 
 def _places(choice: torch.Tensor, index: int, device: torch.device) -> torch.Tensor:
-    """Which blocks have this width; ``choice`` is on the CPU, so that nobody waits for the device to know how many."""
+    """The indices of the blocks with this width; ``choice`` is on the CPU, so their number is known without waiting for
+    the device."""
     return torch.from_numpy(np.flatnonzero(choice.numpy() == index)).to(device)
 
 
@@ -258,7 +259,7 @@ def _values(kind: type[Hop]) -> np.ndarray:
 
 
 def between(y: torch.Tensor, levels: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
-    """uint8: the level at or below y, or with the chance of its distance the next."""
+    """uint8: the level at or below y, or the next one with a probability proportional to the distance."""
     table = levels.to(y.device)
     below = (torch.searchsorted(table, y, right=True) - 1).clamp(0, len(table) - 2)
     low, high = table[below], table[below + 1]

@@ -250,7 +250,7 @@ class Receiver(End):
         else:
             open_ = _Open(ids, rows, header.shape, header.dtype, set(missing))
             self._open[token], self._staged[token] = open_, staged
-        if answer:  # the sender has heard of it
+        if answer:  # the sender knows it now
             self.anew = False
         self.nacks += len(missing)
         if open_.missing:

@@ -1,4 +1,4 @@
 """Codecs whose encodings are added up without being decoded, in one phase or several, masked or not.
 
-The arithmetic is decided here; who exchanges what with whom is ``exchange``'s.
+This room decides the arithmetic; ``exchange`` decides which workers exchange what.
 """

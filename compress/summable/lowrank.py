@@ -1,8 +1,8 @@
 """``powersgd``: a matrix as the product of two thin ones (PowerSGD, Vogels et al., NeurIPS 2019).
 
-A tensor of two or more dimensions is the matrix ``[shape[0], rest]``; a vector is padded to a square ("batched", much
-worse). Where the two factors would not be smaller than the matrix, its values are sent. The product is a sum of
-rank-1 terms in order, unfused, so that every device gets the same bits.
+A tensor of two or more dimensions is the matrix ``[shape[0], rest]``; a vector is padded to a square matrix, which
+works much worse. If the two factors are not smaller than the matrix, its values are sent. The product is a sum of
+rank-1 terms in order, without fused operations, so that every device gets the same bits.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ..quantizers.tables import largest_of
 from ..specs.spec import Spec
 
 _FAR = 60
-"""A largest value within 2^60 of 1 needs no scaling: products and sums stay in fp32's range, and its bits are those of
-any scale."""
+"""If the largest magnitude is between 2^-60 and 2^60, no scaling is needed: products and sums stay in fp32's range, and
+the bits do not depend on the scale."""
 _PIECE = 1 << 16
 
 
@@ -42,8 +42,8 @@ def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def orthonormal(p: torch.Tensor) -> torch.Tensor:
-    """Gram-Schmidt on the columns of ``[m, r]``, twice, in fp64; a vanishing column becomes zero. The same bits on any
-    device: what a round of several machines adds up must not depend on whose arithmetic it was."""
+    """Gram-Schmidt on the columns of ``[m, r]``, twice, in fp64; a vanishing column becomes zero. The same bits on
+    every device, because all members of a round must get the same result."""
     out = p.to(torch.float64).clone()
     scale = out.abs().amax()
     out /= torch.where(scale > 0, scale, torch.ones_like(scale))
@@ -58,7 +58,7 @@ def orthonormal(p: torch.Tensor) -> torch.Tensor:
 
 
 def dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The inner product of two fp64 vectors as a sum of whole numbers, which no order of summation changes."""
+    """The inner product of two fp64 vectors as an integer sum, which does not depend on the order of summation."""
     small, exponents = [], []
     for values in (a, b):
         exponent = torch.frexp(values.abs().amax())[1]
@@ -85,7 +85,7 @@ def product(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 def times(x: torch.Tensor, columns: int, q: torch.Tensor) -> torch.Tensor:
-    """The matrix of ``columns``, whose last row is filled with zeros, times ``q``: no copy of it is made."""
+    """The matrix of ``columns`` columns (last row padded with zeros) times ``q``, without a copy of the matrix."""
     whole = x.numel() // columns
     matrix = x[: whole * columns].view(whole, columns)
     if x.device.type == "cpu":  # a column at a time: of thin matrices, BLAS takes twice as long for all at once
@@ -107,8 +107,9 @@ def times_back(x: torch.Tensor, columns: int, p: torch.Tensor) -> torch.Tensor:
 
 
 class PowerSgd(Looped):
-    """rank; iterations of the power step for one encode (1: cold). In an exchange the workers multiply the mean's
-    factors (two reductions), and ``context.memory`` keeps Q for a warm start; losing it only costs error."""
+    """rank: of the factors; iterations: power steps of a single encode, from a cold start. In an exchange the workers
+    compute the factors of the mean (two reductions), and ``context.memory`` keeps Q for a warm start; losing it only
+    increases the error."""
 
     reductions = 2
 
@@ -117,7 +118,7 @@ class PowerSgd(Looped):
         self.rank, self.iterations = spec.number("rank"), spec.number("iterations")
 
     def _plan(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """(rows, columns, rank), rank 0 where the values themselves are smaller."""
+        """(rows, columns, rank); rank 0: the values themselves are smaller."""
         rows, columns = matrix_shape(shape)
         rank = min(self.rank, rows, columns)
         return rows, columns, rank if (rows + columns) * rank < math.prod(shape) else 0
@@ -194,12 +195,12 @@ class PowerSgd(Looped):
         p = orthonormal(total_p)
         total_q = yield Reduce(times_back(flat, columns, p), "sum")
         context.memory["q"] = total_q.clone()
-        # The error is against the mean's approximation, as in the paper, not against a local one that nobody uses.
+        # The error is relative to the approximation of the mean, as in the paper, not to a local approximation.
         out = product(p, total_q).view(-1)[: flat.numel()]
         context.own = out * (1.0 / context.size if context.part is None else context.part)
         return out.view(x.shape)
 
 
 def _filled(p: torch.Tensor, rows: int) -> torch.Tensor:
-    """Rows of zeros below, where the vector has none for them."""
+    """``p`` padded with rows of zeros to ``rows`` rows."""
     return torch.nn.functional.pad(p, (0, 0, 0, rows - len(p)))

@@ -2,8 +2,9 @@
 
 After Bonawitz et al. (CCS 2017), on quantised vectors as in ScionFL (Ben-Itzhak et al., 2022): each pair of workers
 agrees on a mask that one adds and the other subtracts, each worker adds a mask of its own, and the secrets behind the
-masks are shared among all so that any ``threshold`` of them can replace workers that drop out. Honest but curious
-parties: an owner that shows different lists to different workers is not defended against.
+masks are secret-shared so that any ``threshold`` workers can replace those that drop out. Parties are assumed honest
+but
+curious: there is no defence against an owner that shows different lists to different workers.
 
     owner                                worker
     collect Client.keys()          <-    keys()
@@ -13,7 +14,7 @@ parties: an owner that shows different lists to different workers is not defende
     send who answered              ->    reveal(answered): shares of keys (who did not) or masks
     Owner.total(...)
 
-Where a sum counts for all members or not at all, as in a round of a view, nobody's secrets are shared: ``Pairwise``.
+If a sum needs all members, as in a round of a view, no secrets are shared: ``Pairwise``.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PRIME = (1 << 521) - 1
 
 
 def share(secret: int, threshold: int, points: Collection[int]) -> dict[int, int]:
-    """Shamir's shares of a secret below PRIME, by point (not 0): any ``threshold`` of them give it back."""
+    """Shamir's shares of a secret below PRIME, by point (not 0); any ``threshold`` of them recover it."""
     polynomial = [secret] + [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
     out = {}
     for point in points:
@@ -72,23 +73,23 @@ def stream(secret: bytes, count: int, bits: int) -> np.ndarray:
 
 
 class Pairwise:
-    """One member's masks, for sums that count for all members or not at all.
+    """One member's masks, for sums that need all members.
 
-    Each pair agrees on a mask (X25519, HKDF, ChaCha20) that the one adds, whose name is the smaller, and the other
-    takes off. The key is new in each object, so masks of two objects are never the same; of one object every
-    ``context`` may cover one thing only.
+    Each pair agrees on a mask (X25519, HKDF, ChaCha20), which the member with the smaller name adds and the other
+    subtracts. Each object has a new key, so two objects never have the same masks; with one object, use each
+    ``context`` only once.
     """
 
     def __init__(self, me: str, members: Collection[str]) -> None:
         self.me = me
         self.missing = set(members) - {me}
-        """Whose keys are not here yet."""
+        """Members whose keys have not arrived yet."""
         self._private = X25519PrivateKey.generate()
         self.public = self._private.public_key().public_bytes_raw()
         self._secrets: dict[str, bytes] = {}
 
     def take(self, other: str, public: bytes) -> None:
-        """The public key of another member. CodecError for one that is none, or not wanted."""
+        """Take the public key of another member. CodecError if it is invalid, or if none is missing of that member."""
         if other not in self.missing:
             raise CodecError(f"a key of {other}, of whom none is wanted")
         try:
@@ -98,7 +99,7 @@ class Pairwise:
         self.missing.discard(other)
 
     def masked(self, words: Sequence[np.ndarray], context: bytes) -> list[np.ndarray]:
-        """Unsigned arrays plus all masks, modulo the size of their words. Uniform to whoever lacks a secret."""
+        """Unsigned arrays plus all masks, modulo their word size. Without the secrets the result looks uniform."""
         if self.missing:
             raise CodecError(f"the keys of {', '.join(sorted(self.missing))} are not here yet")
         out = [array.copy() for array in words]
@@ -175,7 +176,8 @@ class Client:
         return np.asarray(total & np.uint32((1 << self.bits) - 1))
 
     def reveal(self, answered: Collection[int]) -> dict[int, int]:
-        """Once: for each worker that answered a share of its own mask, for each that did not one of its key."""
+        """For each worker that answered, a share of its own mask; for each that did not, a share of its key. Only one
+        call is allowed."""
         if self._revealed or len(set(answered)) < self.threshold or self.index not in answered:
             raise CodecError("shares are revealed once, to at least the threshold of workers that answered")
         self._revealed = True

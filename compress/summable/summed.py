@@ -1,7 +1,7 @@
 """Codecs whose encodings are integers that are added without decoding: ``global_qsgd`` and ``intsgd`` (and ``thc``).
 
-All workers first agree on a statistic (one small reduction), then encode against it; the sum of the integers has
-headroom in its accumulator, not in the code, so no bit of the code is given up for the number of workers.
+All workers first agree on a statistic (one small reduction), then encode relative to it. The accumulator of the sum has
+more bits than a code, so codes need no spare bits for the number of workers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Summed(Codec):
 
     @abc.abstractmethod
     def statistic(self, x: torch.Tensor) -> torch.Tensor:
-        """What the workers agree on first: fp32, the same size on all."""
+        """The statistic that the workers reduce first: fp32, of the same size on all."""
 
     @abc.abstractmethod
     def levels(self, x: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int) -> torch.Tensor:
@@ -43,7 +43,7 @@ class Summed(Codec):
 
     @abc.abstractmethod
     def restore(self, total: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int, count: int) -> torch.Tensor:
-        """The fp32 sum ``[count]`` of what the workers encoded."""
+        """The fp32 sum ``[count]`` of the workers' vectors, from the sum of their levels."""
 
     def own(self, levels: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int, count: int) -> torch.Tensor:
         """One worker's part ``[count]`` of the sum of ``workers``."""
@@ -59,7 +59,7 @@ class Summed(Codec):
         return max(1, math.ceil(math.log2(self.top * workers + 1)))
 
     def to_codes(self, levels: torch.Tensor) -> torch.Tensor:
-        """Levels -> uint8 codes on the wire; the same, unless a table is between."""
+        """Levels -> uint8 codes on the wire; equal unless the codec has a table."""
         return levels.to(torch.uint8)
 
     def to_levels(self, codes: torch.Tensor) -> torch.Tensor:
@@ -84,7 +84,7 @@ class Summed(Codec):
         count = self.levels_count(n)
         head, packed = reader.take(4 * self.statistics(n)), reader.take(packed_size(count, self.bits))
         statistic = bytes_tensor(head, torch.float32)
-        if not bool(torch.isfinite(statistic).all()) or float(statistic.min()) < 0:  # here: nobody waits for a device
+        if not bool(torch.isfinite(statistic).all()) or float(statistic.min()) < 0:  # on the CPU: no wait for a device
             raise CodecError("the blob has a scale that is not finite")
         return statistic.to(device), packed
 
@@ -108,7 +108,8 @@ class Summed(Codec):
 
 
 class Alone(Tabled, Summed):
-    """A sum whose levels stand for multiples of one unit: one worker's blob is a table and that unit."""
+    """A summed codec whose levels are multiples of one unit, so that one worker's blob decodes by a table and a
+    unit."""
 
     @abc.abstractmethod
     def unit(self, statistic: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -168,7 +169,8 @@ class GlobalQsgd(Alone):
 
 class GlobalExponential(Tabled):
     """Global-QSGD, exponential dithering: a sign and a power of two below twice the largest, 8 bits. Two encodings are
-    combined without decoding, each combination unbiased; a tree, not a ring, keeps the exponents in range."""
+    combined without decoding, and each combination is unbiased. Combining in a tree, not in a ring, keeps the exponents
+    in range."""
 
     def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         top = largest_of(x, x.numel())
@@ -241,10 +243,10 @@ class GlobalExponential(Tabled):
 class IntSgd(Alone):
     """IntSGD (Mishchenko et al., ICLR 2022): round(alpha * x) at random, alpha known everywhere.
 
-    rule=norm: alpha = sqrt(d) / (sqrt(2) * |x|), the paper's with the norm of this step instead of a running one, or
-    less where a largest value would be cut; the workers agree on the mean of these scales, so what is still cut is of a
-    worker whose largest value is far beyond the others'. rule=max: the largest power of two that uses the range of 8
-    bits (HintSGD), which cuts nothing. ``gain`` multiplies alpha.
+    rule=norm: alpha = sqrt(d) / (sqrt(2) * |x|), as in the paper but with this step's norm instead of a running one, or
+    less if the largest value would be clamped. The workers use the mean of these scales, so only a worker whose largest
+    value is far beyond the others' is clamped. rule=max: the largest power of two that fits the range of 8 bits
+    (HintSGD), which clamps nothing. ``gain`` multiplies alpha.
     """
 
     bits = 8
@@ -264,7 +266,7 @@ class IntSgd(Alone):
         largest = largest_of(x, x.numel())
         if self.rule == "max":
             return largest
-        whole = largest.double() * (self.gain * math.sqrt(x.numel() / 2.0) / 127.0)  # the scale that cuts nothing
+        whole = largest.double() * (self.gain * math.sqrt(x.numel() / 2.0) / 127.0)  # the scale that clamps nothing
         return torch.maximum(norm(x, x.numel(), "l2").double(), whole).clamp(max=LARGEST).to(torch.float32)
 
     def _alpha(self, statistic: torch.Tensor, workers: int, count: int) -> float:

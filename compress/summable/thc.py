@@ -1,7 +1,8 @@
 """``thc``: rotate, clamp, round at random to levels from a table, and add the levels (THC, Li et al., NSDI 2024).
 
-All workers use the same rotation and the same range, so the integers can be added without decoding: in a switch, at an
-aggregator that knows nothing, or masked. The clamp loses a little of the energy: that is what error feedback carries.
+All workers use the same rotation and the same range, so the integers can be added without decoding: in a network
+switch, by an aggregator that knows nothing of the codec, or masked. Clamping loses a little energy, which error
+feedback carries.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class Thc(Summed):
         return out
 
     def _below(self, device: torch.device) -> torch.Tensor:
-        """Of each whole number of the grid, the entry of the table at or below it."""
+        """For each integer of the grid, the index of the table's entry at or below it."""
         places = torch.arange(self.grid + 1, device=device, dtype=torch.int32)
         below = torch.searchsorted(self.table.to(device), places, right=True) - 1
         return below.clamp(max=len(self.table) - 2)
@@ -176,7 +177,7 @@ class Thc(Summed):
         return torch.where(u < (y - low) / (high - low), high, low).view(-1)
 
     def _packed(self, x: torch.Tensor, statistic: torch.Tensor, key: Key) -> torch.Tensor:
-        """The packed codes of a vector on a device, by the kernels but for what is too short for them."""
+        """The packed codes of a vector on a device, by the kernels, except segments that are too short for them."""
         count = self.levels_count(x.numel())
         packed = torch.zeros(packed_size(count, self.bits), dtype=torch.uint8, device=x.device)
         for segment in rotation.layout(x.numel(), self.block):

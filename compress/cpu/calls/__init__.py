@@ -1,1 +1,1 @@
-"""What hands torch tensors to the compiled loops, a file for each family."""
+"""Functions that call the compiled loops with torch tensors, a file for each family."""

@@ -1,4 +1,4 @@
-"""As ``dispatch``: the compiled loops of tiles, of the largest of chunks, and of rotated blocks of any size."""
+"""Calls of the compiled loops (see ``dispatch``) for tiles, the largest of chunks, and rotated blocks of any size."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .levels import Mirror
 def tile(
     x: torch.Tensor, size: int, bits: int, outlier: float, key: Key | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-    """(int16 codes of steps, uint8 whether a tile was turned, packed levels); key: of random rounding. None where the
-    slow way is needed."""
+    """(int16 codes of steps, uint8 whether a tile was rotated, packed levels); key: for random rounding. None: the
+    torch code must be used."""
     tiles = -(-x.numel() // size)
     steps, turned = torch.empty(tiles, dtype=torch.int32), torch.empty(tiles, dtype=torch.uint8)
     packed = room(packed_bytes(tiles * size, bits), torch.uint8)
@@ -32,13 +32,13 @@ def tile_back(
     packed: Any, units: torch.Tensor, turned: torch.Tensor, size: int, bits: int, weight: float | None,
     out: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Tiles, decoded into ``out`` or added to it with a weight."""
+    """Tiles, decoded into ``out``, or with a weight added to it."""
     numbers = np.frombuffer(packed, np.uint8), units.numpy(), turned.numpy(), size, bits
     _loops("turned.tiles").tile_back(*numbers, _factor(weight), weight is not None, out.numpy())
 
 
 def shifts(x: torch.Tensor, group: int, bits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(int8 exponents, packed levels, fp32 what they decode to) of AQ-SGD's groups."""
+    """(int8 exponents, packed levels, fp32 decoded values) of AQ-SGD's groups."""
     exponents, decoded = torch.empty(-(-x.numel() // group), dtype=torch.int8), room(x.numel())
     packed = room(packed_bytes(x.numel(), bits), torch.uint8)
     _loops("turned.tiles").shifts(x.numpy(), group, bits, exponents.numpy(), packed.numpy(), decoded.numpy())
@@ -46,21 +46,23 @@ def shifts(x: torch.Tensor, group: int, bits: int) -> tuple[torch.Tensor, torch.
 
 
 def chunk_largest(x: torch.Tensor, chunk: int, k: int) -> torch.Tensor:
-    """int64 ``[chunks, k]``: places of the k largest magnitudes of each whole chunk, rising, ties to the lowest."""
+    """int64 ``[chunks, k]``: positions of the k largest magnitudes of each whole chunk, rising, ties by the lowest."""
     order = torch.empty(x.numel() // chunk, k, dtype=torch.int64)
     _loops("turned.tiles").chunk_largest(x.numpy(), chunk, k, order.numpy())
     return order
 
 
 def turn(x: torch.Tensor, units: torch.Tensor, dividing: bool, signs: torch.Tensor, out: torch.Tensor) -> None:
-    """Rows of a flat vector (the last may be short), divided by or times a unit each, turned, into ``[rows, size]``."""
+    """Write the rows of a flat vector (the last may be short), each divided by (or times) its unit and rotated, into
+    ``out`` ``[rows, size]``."""
     _loops("turned.rotated").turn(x.numpy(), units.numpy(), dividing, signs.numpy(), out.numpy())
 
 
 def turn_back(
     rows: torch.Tensor, signs: torch.Tensor, factors: torch.Tensor, weight: float | None, out: torch.Tensor
 ) -> None:
-    """Rows, which are spoiled, turned back times a factor each: written to flat ``out``, or added with a weight."""
+    """Rotate rows back (in place), multiply each by its factor, and write them to flat ``out``, or with a weight add
+    them."""
     numbers = rows.numpy(), signs.numpy(), factors.numpy()
     _loops("turned.rotated").turn_back(*numbers, _factor(weight), weight is not None, out.numpy())
 
@@ -69,7 +71,8 @@ def thc_codes(
     turned: torch.Tensor, reach: float, table: torch.Tensor, below: torch.Tensor, key: Key, first: int,
     codes: torch.Tensor,
 ) -> None:  # fmt: skip
-    """THC's indices into the rising whole ``table`` of flat turned coordinates ``first`` on, into uint8 ``codes``."""
+    """Write THC's indices into the rising integer ``table``, for flat rotated coordinates from element ``first`` on,
+    into uint8 ``codes``."""
     grid, levels = int(table[-1]), table.to(torch.float32).numpy()
     range_of = np.float32(reach), np.float32(2 * reach), grid
     mirror = Mirror.about(table.to(torch.int32).numpy(), grid).numbers()
@@ -78,7 +81,8 @@ def thc_codes(
 
 
 def quic_private(z: torch.Tensor, reach: float, table: torch.Tensor, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
-    """(uint8 messages, int64 places beyond ``reach``) of turned coordinates, with QUIC-FL's levels, rising."""
+    """(uint8 codes, int64 positions of coordinates beyond ``reach``) of rotated coordinates, without shared randomness.
+    table: QUIC-FL's levels, rising."""
     codes, beyond = room(z.numel(), torch.uint8), np.empty(z.numel() + 1, np.int64)
     numbers = np.float32(reach), *Mirror.about(table.numpy(), 0.0).numbers(), *_key(key)
     found = _loops("turned.rotated").quic_private(z.numpy(), *numbers, codes.numpy(), beyond)
@@ -88,8 +92,8 @@ def quic_private(z: torch.Tensor, reach: float, table: torch.Tensor, key: Key) -
 def quic_codes(
     z: torch.Tensor, reach: float, grid: int, both: np.ndarray, key: Key
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(uint8 messages, int64 places beyond ``reach``) of turned coordinates, with QUIC-FL's shared randomness. both:
-    as of the loop, ``quic_table``."""
+    """(uint8 codes, int64 positions of coordinates beyond ``reach``) of rotated coordinates, with QUIC-FL's shared
+    randomness. both: from ``quic_table``."""
     codes, beyond = room(z.numel(), torch.uint8), np.empty(z.numel() + 1, np.int64)
     seed, step = _key(key)
     numbers = np.float32(reach), grid, both, seed, seed, step
@@ -98,14 +102,14 @@ def quic_codes(
 
 
 def quic_table(messages: torch.Tensor, chances: torch.Tensor) -> np.ndarray:
-    """uint32: uint8 messages above 17 bits of which 16-bit numbers are below fp32 chances."""
+    """uint32: a uint8 code above 17 bits that hold 2^16 times the fp32 probability of the next code, rounded up."""
     whole = np.ceil(chances.double().numpy() * 65536.0).astype(np.uint32)
     table: np.ndarray = messages.numpy().astype(np.uint32) << 17 | whole
     return table
 
 
 def quic_values(packed: Any, bits: int, table: torch.Tensor, key: Key, count: int) -> torch.Tensor:
-    """fp32: the levels of packed messages."""
+    """fp32: the levels of packed codes."""
     z = room(count)
     _loops("turned.rotated").quic_values(np.frombuffer(packed, np.uint8), bits, table.numpy(), *_key(key), z.numpy())
     return z

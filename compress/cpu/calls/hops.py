@@ -1,4 +1,4 @@
-"""As ``dispatch``: the compiled loops of codecs made for several hops."""
+"""Calls of the compiled loops (see ``dispatch``) for codecs made for several hops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CELLS = 4096
 
 @dataclass(frozen=True)
 class Table:
-    """Rising levels, for ``loops.levels.between``, a row for each width."""
+    """Rising levels as ``loops.levels.between`` takes them, a row for each width."""
 
     lows: np.ndarray
     gaps: np.ndarray
@@ -31,12 +31,12 @@ class Table:
 
 
 def table(rows: list[torch.Tensor]) -> Table:
-    """Of fp32 levels that all begin and end alike."""
+    """The table of rows of fp32 levels, which all have the same first and last level."""
     low, high = float(rows[0][0]), float(rows[0][-1])
     count = max(len(row) for row in rows)
     lows, gaps = np.zeros((len(rows), count), np.float32), np.ones((len(rows), count), np.float32)
     nexts, cells = np.full((len(rows), count), np.inf, np.float32), np.empty((len(rows), _CELLS), np.uint8)
-    starts = low + (high - low) / _CELLS * (np.arange(_CELLS) - 1e-2)  # a little lower: a place is rounded
+    starts = low + (high - low) / _CELLS * (np.arange(_CELLS) - 1e-2)  # a little lower, as the index is rounded
     for to, row in enumerate(rows):
         levels = row.numpy()
         last = len(levels) - 2
@@ -51,13 +51,13 @@ def table(rows: list[torch.Tensor]) -> Table:
 
 
 def _mirror(levels: np.ndarray) -> Mirror:
-    """Of levels that begin at 0, or are symmetric about it."""
+    """The mirror of levels that begin at 0 or are symmetric about it."""
     return Mirror.of(levels, 0) if levels[0] == 0 else Mirror.about(levels, 0.0)
 
 
 @dataclass(frozen=True)
 class Widths:
-    """The blocks' widths, and where the codes of each width lie."""
+    """The blocks' widths, and the position of each width's codes in the body."""
 
     choice: np.ndarray
     widths: np.ndarray
@@ -67,7 +67,7 @@ class Widths:
 
     @classmethod
     def of(cls, choice: torch.Tensor, widths: tuple[int, ...]) -> Widths:
-        """choice: uint8, of each block which of ``widths``."""
+        """choice: uint8, the index in ``widths`` of each block."""
         counts = np.bincount(choice.numpy(), minlength=len(widths)).astype(np.int64) * BLOCK
         sizes = [packed_bytes(int(count), width) for count, width in zip(counts, widths, strict=True)]
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -76,7 +76,7 @@ class Widths:
 
 @dataclass(frozen=True)
 class Frame:
-    """How blocks are prepared: times two powers of two, and turned by the ``signs``, where there are any."""
+    """How blocks are prepared: multiplied by two powers of two, and rotated with ``signs`` if these are given."""
 
     first: float
     second: float
@@ -98,9 +98,9 @@ def quantize(
     x: torch.Tensor, frame: Frame, widths: Widths, levels: Table, key: Key, members: int = 0, rank: int = 0,
     shared: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """(bfloat16 means, int16 scales, uint8 finer scales, packed codes) of a flat fp32 vector; turned blocks have the
-    second and the last. members, rank, shared: of workers who share the random numbers of a seed, each in a part of
-    its own."""
+    """(bfloat16 means, int16 scales, uint8 finer scales, packed codes) of a flat fp32 vector; rotated blocks have only
+    scales and codes. members, rank, shared: for correlated rounding: the number of workers, this one's rank, and their
+    common seed."""
     blocks, turned = len(widths.choice), frame.signs is not None
     means = torch.empty(0 if turned else blocks, dtype=torch.bfloat16)
     codes, fine = torch.empty(blocks, dtype=torch.int16), torch.empty(0 if turned else 16 * blocks, dtype=torch.uint8)
@@ -117,8 +117,8 @@ def dequantize(
     out: torch.Tensor, packed: Any, widths: Widths, levels: np.ndarray, units: torch.Tensor, means: torch.Tensor | None,
     frame: Frame | None, weight: float | None,
 ) -> None:  # fmt: skip
-    """Blocks, decoded into flat ``out`` or added to it with a weight. frame: turned back and scaled; None: as they
-    are."""
+    """Blocks, decoded into flat ``out`` or added to it with a weight. frame: rotate them back and scale them;
+    None: not."""
     places = widths.choice, widths.widths, widths.starts, widths.counts
     first, second, _, signs = (frame or Frame(1.0, 1.0, None)).numbers()
     numbers = levels, units.numpy(), np.empty(0, np.float32) if means is None else means.numpy()

@@ -1,4 +1,4 @@
-"""As ``dispatch``: tables of levels as the loops search them."""
+"""Tables of levels in the form that the compiled loops search."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ STEPS = 8
 
 @dataclass(frozen=True)
 class Mirror:
-    """At most 8 steps between levels on each side of the middle, for ``loops.levels.mirrored``; no edges: the table has
-    more, or is not symmetric."""
+    """A symmetric table with at most 8 steps between levels on each side, for ``loops.levels.mirrored``. Without edges:
+    the table has more steps, or is not symmetric."""
 
     least: np.generic
     edges: np.ndarray
@@ -24,8 +24,8 @@ class Mirror:
 
     @classmethod
     def of(cls, levels: np.ndarray, middle: int | None) -> Mirror:
-        """Of rising levels, fp32, symmetric about 0, or whole numbers, int32, symmetric about grid / 2. middle: the
-        code of the lower end of the first step; None: levels that are not symmetric."""
+        """levels: rising; fp32 and symmetric about 0, or int32 and symmetric about grid / 2. middle: the code of the
+        lower end of the first step; None: the levels are not symmetric."""
         kind = levels.dtype.type
         beyond = np.inf if levels.dtype.kind == "f" else np.iinfo(np.int32).max
         if middle is None or len(levels) - 1 - middle > STEPS:
@@ -38,6 +38,6 @@ class Mirror:
 
     @classmethod
     def about(cls, levels: np.ndarray, total: float) -> Mirror:
-        """Of levels that are symmetric about total / 2, if they are."""
+        """The mirror of levels that may be symmetric about total / 2; without edges if they are not."""
         symmetric = len(levels) % 2 == 0 and bool((levels == total - levels[::-1]).all())
         return cls.of(levels, len(levels) // 2 - 1 if symmetric else None)

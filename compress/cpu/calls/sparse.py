@@ -1,4 +1,4 @@
-"""As ``dispatch``: the compiled loops of sparse codecs, and of their masks."""
+"""Calls of the compiled loops (see ``dispatch``) for sparse codecs and their masks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def largest_offered(
     x: np.ndarray, runs: np.ndarray, run: int, offered: int, k: int
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """(int32 places among the ``offered``, fp32 values) of the k largest magnitudes of the runs, as those that
-    ``selection.largest`` finds. None where the slow way is needed: a sample that misleads, or a value of ``x`` that is
+    ``selection.largest`` finds. None: the torch code must be used: a sample that misleads, or a value of ``x`` that is
     not finite."""
     loops, bits = _loops("sparse"), x.view(np.int32)
     seen = np.empty(min(len(runs), 1 << 12), np.int32)
@@ -24,7 +24,7 @@ def largest_offered(
         return None
     seen.partition(places[0])
     least = int(seen[places[0]])
-    # One allocation: of several, glibc gives some back to the system each time, and their pages are zeroed anew.
+    # One allocation: glibc would return some of several to the kernel each time, and their pages be zeroed again.
     room = min(offered, int(1.1 * offered * (1 - places[0] / len(seen)))) + run + 1
     where, values = np.empty((2, room), np.int32)
     found = loops.near(bits, runs, run, np.int32(least), where, values)
@@ -53,7 +53,7 @@ def rice(positions: np.ndarray, low: int, unary_bits: int) -> tuple[bytes, bytes
 
 
 def rice_back(unary: Any, rest: Any, low: int, unary_bits: int, count: int, size: int) -> np.ndarray | None:
-    """The ``count`` positions below ``size`` of Rice codes; None if they are not that."""
+    """The ``count`` positions below ``size`` that Rice codes encode; None if the codes are not valid."""
     padded = np.zeros(-(-len(unary) // 8), "<u8")
     padded.view(np.uint8)[: len(unary)] = np.frombuffer(unary, np.uint8)
     positions = np.empty(count, np.int32 if size < 1 << 31 else np.int64)
@@ -66,6 +66,6 @@ def add_sparse(
     out: np.ndarray, places: np.ndarray, runs: np.ndarray, run: int, levels: Any, units: np.ndarray, bucket: int,
     weight: float,
 ) -> None:  # fmt: skip
-    """Cocktail's 4-bit linear values, decoded and added at places among the offered."""
+    """Decode Cocktail's 4-bit linear values, and add them at ``places``, indices among the offered elements."""
     packed = np.frombuffer(levels, np.uint8)
     _loops("sparse").add_sparse(out, places, runs, run, packed, units, bucket, np.float32(weight))

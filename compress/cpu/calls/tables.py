@@ -1,4 +1,4 @@
-"""As ``dispatch``: the compiled loops of plain values, of groups with a step, and of tables of levels."""
+"""Calls of the compiled loops (see ``dispatch``) for plain values, groups with a step, and tables of levels."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def group_squares(levels: Any, units: torch.Tensor, group: int, bits: int, count
 
 
 KINDS = {torch.float32: 32, torch.float16: 16, torch.bfloat16: 8}
-"""The plain values that the loops know."""
+"""The dtypes of plain values that the loops support."""
 
 
 def add_floats(out: torch.Tensor, data: Any, dtype: torch.dtype, weight: float | None) -> None:
-    """Plain values from their bytes, at any address, written to ``out`` or added to it with a weight."""
+    """Plain values from their bytes, at any address, written to ``out``, or with a weight added to it."""
     raw, adding = np.frombuffer(data, np.uint8), weight is not None
     _loops("casts").add(out.numpy(), raw, KINDS[dtype], _factor(weight), adding)
 
@@ -57,7 +57,7 @@ def add_table(
     out: torch.Tensor, packed: Any, table: torch.Tensor, units: torch.Tensor, group: int, bits: int,
     weight: float | None,
 ) -> None:  # fmt: skip
-    """table[code] * unit of the group, held to fp32's range, written to ``out`` or added to it with a weight."""
+    """table[code] * unit of the group, clamped to fp32's range, written to ``out``, or with a weight added to it."""
     numbers = np.frombuffer(packed, np.uint8), table.numpy(), units.numpy(), group, bits
     _loops("tables").add(out.numpy(), *numbers, _factor(weight), weight is not None)
 
@@ -65,8 +65,8 @@ def add_table(
 def minifloat(
     x: torch.Tensor, group: int, scale: tuple[torch.Tensor, ...], form: tuple[int, int, int, int], key: Key | None
 ) -> torch.Tensor:
-    """Packed codes of short floats. scale: (unit of each group to divide by) or (two factors of each group). form:
-    (bits, of them mantissa, least exponent, largest code). key: of random rounding; None: nearest."""
+    """Packed codes of short floats. scale: (each group's divisor) or (two factors of each group). form: (bits, mantissa
+    bits, smallest exponent, largest code). key: for random rounding; None: to nearest."""
     bits, mantissa, least, most = form
     packed = room(packed_bytes(x.numel(), bits), torch.uint8)
     first, second = scale[0].numpy(), scale[-1].numpy()

@@ -1,4 +1,4 @@
-"""As ``dispatch``: the compiled loops of codecs that look at each element alone, beside a size of its group."""
+"""Calls of the compiled loops (see ``dispatch``) for codecs that encode each element alone, with its group's unit."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ...primitives.key import Key
 from ..dispatch import _factor, _key, _loops, packed_bytes, room
 
 EQUAL, POWERS, TERNARY, NATURAL, EXPONENTS, WHOLE = range(6)
-"""Kinds of random rounding: to one of equal levels, to a power of two beside a largest, to -1, 0 or 1, to an exponent
-of fp32, to an exponent beside a largest, to a whole number."""
+"""Kinds of random rounding: to one of equal levels, to a power of two relative to the largest, to -1, 0 or 1, to an
+fp32 exponent, to an exponent relative to the largest, to an integer."""
 
 
 def dithered(
     x: torch.Tensor, group: int, units: torch.Tensor, kind: int, bits: int, key: Key, number: float = 0.0
 ) -> torch.Tensor:
-    """Packed codes of a flat fp32 vector, at random. units: fp32, of each ``group`` elements, which ``x`` is divided
-    by. number: what is added to EQUAL levels, the range of EXPONENTS, the factor of WHOLE."""
+    """Packed codes of a flat fp32 vector, rounded at random. units: fp32, the divisor of each ``group`` elements.
+    number: the offset of EQUAL levels, the range of EXPONENTS, or the factor of WHOLE."""
     count = x.numel()
     size = -(-count // 5) if kind == TERNARY else packed_bytes(count, bits)
     packed = room(size, torch.uint8)
@@ -29,13 +29,14 @@ def dithered(
 
 
 def add_natural(out: torch.Tensor, packed: Any, weight: float | None) -> None:
-    """Exponents and signs, written to ``out`` or added to it with a weight."""
+    """Exponents and signs, written to ``out``, or with a weight added to it."""
     data = np.frombuffer(packed, np.uint8)
     _loops("dithered").natural_back(data, _factor(weight), weight is not None, out.numpy())
 
 
 def add_ternary(out: torch.Tensor, packed: Any, values: torch.Tensor, weight: float | None) -> None:
-    """Bytes of five, whose fp32 ``values`` are ``[243, 5]``, written to ``out`` or added to it with a weight."""
+    """Bytes of five digits, whose values are fp32 ``values`` ``[243, 5]``, written to ``out``, or with a weight added
+    to it."""
     table = torch.nn.functional.pad(values, (0, 3)).numpy()
     data = np.frombuffer(packed, np.uint8)
     _loops("dithered").ternary_back(data, table, _factor(weight), weight is not None, out.numpy())
@@ -56,7 +57,7 @@ def affine(x: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor, torc
 def add_affine(
     out: torch.Tensor, packed: Any, size: int, scales: torch.Tensor, zeros: torch.Tensor, weight: float | None
 ) -> None:
-    """The inverse of ``affine``, written to ``out`` or added to it with a weight."""
+    """The inverse of ``affine``, written to ``out``, or with a weight added to it."""
     numbers = np.frombuffer(packed, np.uint8), size, scales.numpy(), zeros.numpy()
     _loops("sums").affine_back(*numbers, _factor(weight), weight is not None, out.numpy())
 

@@ -25,7 +25,7 @@ def jit(function: Any) -> Any:
 
 @jit
 def halves(low: Any, high: Any) -> None:
-    """(a + b, a - b), in place. Two slices, so that the compiler sees no index that could wrap, and vectorises."""
+    """(a + b, a - b), in place. The arguments are two slices, so that no index can wrap and the compiler vectorises."""
     for i in range(len(low)):
         a, b = low[i], high[i]
         low[i] = a + b
@@ -34,8 +34,8 @@ def halves(low: Any, high: Any) -> None:
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
 def sixteen(_: Any, row: Any, start: Any) -> Any:
-    """Four stages at once of fp32 row[start : start + 16], in place, in registers: stage by stage every value plus its
-    partner, or the partner minus it, which is a + (-b) and so the same sum as a - b."""
+    """Four stages of fp32 row[start : start + 16] in registers, written in place: in each stage every value becomes the
+    sum with its partner, or the partner minus it, as a + (-b), which equals a - b."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -57,8 +57,8 @@ LANES = 8
 
 
 def _crossed(levels: int) -> Any:
-    """An intrinsic: so many stages at once, of strides ``half``, 2 * half and so on, of 8 columns of fp32 from
-    row[start] on, in place, in registers. Values are a + b or a - b of two of the stage before, as in ``halves``."""
+    """An intrinsic that computes ``levels`` stages, of strides ``half``, 2 * half and so on, for 8 columns of fp32 from
+    row[start] on, in registers, written in place. Each stage computes a + b and a - b, as ``halves``."""
 
     @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
     def crossed(_: Any, row: Any, start: Any, half: Any) -> Any:
@@ -89,7 +89,7 @@ _one, _two, _three, _four = (_crossed(levels) for levels in (1, 2, 3, 4))
 
 @jit
 def higher(row: Any, half: int, size: int) -> None:
-    """The stages of strides ``half`` (8 or more) to size / 2 of each ``size`` of fp32 ``row``, in place."""
+    """The stages of strides ``half`` (8 or more) to size / 2 of each ``size`` elements of fp32 ``row``, in place."""
     while half * 16 <= size:
         for first in range(0, len(row), 16 * half):
             for column in range(first, first + half, 8):
@@ -139,8 +139,7 @@ def largest_bits(bits: Any, largest: Any) -> Any:
 
 @jit
 def pack(codes: Any, width: int, out: Any) -> None:
-    """uint8 codes of 1, 2, 4 or 8 bits, packed as one plane of ``packing``. codes has whole bytes' worth of them, 0
-    where there are none."""
+    """Pack uint8 codes of 1, 2, 4 or 8 bits as one plane of ``packing``. codes is padded with 0 to whole bytes."""
     if width == 8:
         for i in range(len(out)):  # a tenth of the time that numba takes for a slice
             out[i] = codes[i]
@@ -161,7 +160,7 @@ def pack(codes: Any, width: int, out: Any) -> None:
 
 @jit
 def unpack(packed: Any, width: int, codes: Any) -> None:
-    """The inverse of ``pack``; codes has whole bytes' worth of room."""
+    """The inverse of ``pack``; codes has room for whole bytes."""
     if width == 8:
         for i in range(len(packed)):
             codes[i] = packed[i]

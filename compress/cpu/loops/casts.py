@@ -1,4 +1,4 @@
-"""The loops of plain and cast values: fp32, fp16 and bf16 bytes, wherever they lie, added to fp32 or written as it."""
+"""The loops of plain and cast values: fp32, fp16 and bf16 bytes at any address, written as fp32 or added to it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from numba.extending import intrinsic
 from .base import jit
 
 _AT_ONCE = 4096
-"""Elements: they stay in the first cache."""
+"""Elements at once, few enough for the L1 cache."""
 
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
 def half(_: Any, word: Any) -> Any:
-    """The fp32 value of fp16 bits, with whole numbers and one exact difference: where a processor has no conversion
-    (NUMBA_CPU_NAME=generic), LLVM calls a function for it that numba lacks, and the process ends."""
+    """The fp32 value of fp16 bits, by integer operations and one exact subtraction: for a processor without the
+    conversion (NUMBA_CPU_NAME=generic), LLVM would call a function that numba lacks, and the process would crash."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         number, real = ir.IntType(32), ir.FloatType()
@@ -47,7 +47,7 @@ def widen(raw: Any, start: int, kind: int, short: Any, wide: Any) -> None:
     size = 4 if kind == 32 else 2
     source = raw[size * start : size * (start + len(wide))]
     to = wide.view(np.uint8) if kind == 32 else short
-    for i in range(len(source)):  # the bytes lie at any address, a view of them as values has to be aligned
+    for i in range(len(source)):  # bytewise: the source may be unaligned, a view of values must be aligned
         to[i] = source[i]
     words, bits = short.view(np.uint16), wide.view(np.uint32)
     if kind == 16:

@@ -1,4 +1,4 @@
-"""One pass for all codecs that round each element at random: what is taken of x, a uniform number, a code, packed."""
+"""One pass for all codecs that round each element at random: scale x, draw a uniform number, make a code, pack it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EQUAL, POWERS, TERNARY, NATURAL, EXPONENTS, WHOLE = range(6)
 
 @jit
 def equal(z: Any, u: Any, levels: Any, offset: Any, codes: Any) -> None:
-    """offset and the level of z in [-1, 1], at random among ``levels`` on each side."""
+    """offset + the level of z in [-1, 1], rounded at random; there are ``levels`` levels on each side."""
     for i in range(len(z)):
         level = min(np.floor(np.abs(z[i]) * levels + u[i]), levels)
         level = -level if z[i] < np.float32(0.0) else level
@@ -27,7 +27,8 @@ def equal(z: Any, u: Any, levels: Any, offset: Any, codes: Any) -> None:
 
 @jit
 def powers(z: Any, u: Any, bits: int, low: Any, codes: Any) -> None:
-    """The power of two below z in [-1, 1] or the next, at random, and a sign. low: room for as many int32."""
+    """The power of two below |z|, for z in [-1, 1], or the next, at random, and a sign. low: an int32 buffer as
+    long."""
     words, lows = z.view(np.int32), low.view(np.float32)
     most = np.int32((1 << (bits - 1)) - 1)
     lowest, sign = np.int32(1) - most, np.int32(bits - 1)
@@ -72,7 +73,8 @@ def natural(x: Any, u: Any, codes: Any, signs: Any) -> None:
 
 @jit
 def exponents(z: Any, u: Any, range_: Any, low: Any, codes: Any) -> None:
-    """Minus the exponent, at random, of z in [-1, 1] as a part of ``range_``, 0 for none, and a sign. low: room."""
+    """The negated exponent, rounded at random, of z / ``range_`` for z in [-1, 1] (0 for zero), and a sign. low: a
+    buffer."""
     up, reals = np.float32(18446744073709551616.0), low.view(np.float32)  # 2^64: no number is denormal then
     for i in range(len(z)):
         reals[i] = (np.abs(z[i]) / range_) * up
@@ -87,7 +89,7 @@ def exponents(z: Any, u: Any, range_: Any, low: Any, codes: Any) -> None:
 
 @jit
 def whole(x: Any, u: Any, alpha: float, codes: Any) -> None:
-    """127 and x * alpha in fp64, to a whole number at random, held to 127 on each side."""
+    """127 + x * alpha (fp64) rounded at random to an integer and clamped to [-127, 127]."""
     for i in range(len(x)):
         level = np.floor(np.float64(x[i]) * alpha + np.float64(u[i]))
         codes[i] = np.uint8(np.int32(min(max(level, -127.0), 127.0) + 127.0))
@@ -130,7 +132,7 @@ def dithered(
 
 @jit
 def natural_back(packed: Any, weight: Any, adding: bool, out: Any) -> None:
-    """Exponents and signs, decoded into ``out`` or added to it with a weight."""
+    """Exponents and signs, decoded into ``out``, or with a weight added to it."""
     count = len(out)
     bits = np.empty(CHUNK, np.int32)
     values = bits.view(np.float32)
@@ -162,7 +164,7 @@ def ternary_back(packed: Any, table: Any, weight: Any, adding: bool, out: Any) -
         row = packed[start // 5 : (start + len(to) + 4) // 5]
         for i in range(len(row)):
             five = table[row[i]]
-            for j in range(8):  # three too many, which the next overwrites: a whole register
+            for j in range(8):  # a whole register: three values too many, which the next overwrites
                 values[5 * i + j] = five[j]
         if adding:
             for i in range(len(to)):

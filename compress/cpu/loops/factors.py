@@ -1,4 +1,4 @@
-"""The loops of what is decoded as a sum of products: two thin factors, cosines."""
+"""The loops that decode sums of products: two thin factors (PowerSGD), cosines (DeMo)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNK = 2048
 
 @jit
 def product(p: Any, q: Any, weight: Any, adding: bool, out: Any) -> None:
-    """The first len(out) elements of the sum of p[:, k] q[k, :] in the order of k, held to fp32's range; ``out`` =
+    """The first len(out) elements of the sum of p[:, k] q[k, :] in the order of k, clamped to fp32's range; ``out`` =
     those, or += those * weight."""
     most, row = np.float32(3.4028234663852886e38), np.empty(CHUNK, np.float32)
     rank, columns = q.shape
@@ -40,7 +40,7 @@ def product(p: Any, q: Any, weight: Any, adding: bool, out: Any) -> None:
 @jit
 def cosines(index: Any, sizes: Any, basis: Any, weight: Any, adding: bool, out: Any) -> None:
     """Tiles of 64 x 64, each the sum, in order, of ``sizes`` ``[tiles, k]`` times two rows of the ``basis``, which
-    ``index`` ``[tiles, k]`` names; held to fp32's range; ``out`` = them, or += them * weight."""
+    ``index`` ``[tiles, k]`` names; clamped to fp32's range; ``out`` = them, or += them * weight."""
     most, side = np.float32(3.4028234663852886e38), 64
     line, lefts = np.empty(side, np.float32), np.empty((side, index.shape[1]), np.float32)
     for t in range(len(index)):

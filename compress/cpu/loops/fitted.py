@@ -1,4 +1,4 @@
-"""The loops of ``avq``: the levels that are best for a histogram, and rounding at random between any rising levels."""
+"""The loops of ``avq`` and ``docofl``: the best levels for a histogram, and random rounding between rising levels."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .packing import planes
 from .random import dither
 
 CHUNK = 2048
-"""Elements at once: they stay in the first cache."""
+"""Elements at once, few enough for the L1 cache."""
 
 
 @jit
 def cost(values: Any, counts: Any, first: Any, second: Any, k: int, j: int) -> Any:
-    """The variance of what is between the levels k and j."""
+    """The total variance of random rounding of the values between the levels k and j."""
     whole = -values[j] * values[k] * (counts[j] - counts[k])
     middle = (values[j] + values[k]) * (first[j] - first[k])
     return (whole + middle) - (second[j] - second[k])
@@ -24,8 +24,8 @@ def cost(values: Any, counts: Any, first: Any, second: Any, k: int, j: int) -> A
 
 @jit
 def layers(values: Any, counts: Any, first: Any, second: Any, choices: Any) -> None:
-    """``adaptive.optimal_levels``: of each layer and each last level, the level before it. All fp64, choices int64
-    ``[layers, m]``."""
+    """For ``adaptive.optimal_levels``: for each layer and each possible last level, the best level before it. Inputs
+    are fp64, choices int64 ``[layers, m]``."""
     m = len(values)
     best, out, jobs = np.empty(m), np.empty(m), np.empty((m + 1, 4), np.int64)
     for j in range(m):
@@ -57,8 +57,8 @@ def layers(values: Any, counts: Any, first: Any, second: Any, choices: Any) -> N
 
 @jit
 def sixteen_below(y: Any, levels: Any, low: Any, high: Any, codes: Any) -> None:
-    """uint8: the index of the last of 16 rising ``levels`` (the last ones infinity where there are fewer) but the 16th
-    that is at or below each y, 0 where none is; that level and the next."""
+    """codes: uint8, for each y the index of the last of the first 15 ``levels`` that is at or below it, 0 if none is;
+    low, high: that level and the next. levels: 16, rising, filled up with infinity."""
     a, b, c, d, e, f, g, h = levels[0], levels[1], levels[2], levels[3], levels[4], levels[5], levels[6], levels[7]
     p, q, r, s, t, u = levels[8], levels[9], levels[10], levels[11], levels[12], levels[13]
     v, w = levels[14], levels[15]
@@ -84,7 +84,7 @@ def sixteen_below(y: Any, levels: Any, low: Any, high: Any, codes: Any) -> None:
 
 @jit
 def searched(y: Any, levels: Any, low: Any, high: Any, codes: Any) -> None:
-    """As ``sixteen_below``, of any 2 levels and more, by halving."""
+    """As ``sixteen_below``, for any number of levels from 2 on, by binary search."""
     last = len(levels) - 2
     for i in range(len(y)):
         least, most = 0, last
@@ -99,8 +99,8 @@ def searched(y: Any, levels: Any, low: Any, high: Any, codes: Any) -> None:
 
 @jit
 def rounded(y: Any, levels: Any, bits: int, seed: Any, step: Any, packed: Any) -> None:
-    """Codes of the level at or below each of fp32 ``y``, or at random the next, packed. levels: rising, 2 at least,
-    whose ends are those of ``y``."""
+    """Packed codes of the level at or below each fp32 ``y``, or at random the next. levels: rising, at least 2; the
+    first and the last are the least and the largest of ``y``."""
     u, codes = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.uint8)
     low, high, few = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.float32), np.empty(16, np.float32)
     last = len(levels) - 1

@@ -24,7 +24,7 @@ def quantize(
     """Groups of flat fp32 ``x``: steps as int32 bits, levels plus 2^(bits - 1) packed (bits of 2, 4 or 8) into zeroed
     uint8; one pass. limit: the largest step, its int32 bits where ``full``, else its code. False if a value is not
     finite."""
-    magic = np.float32(12582912.0)  # adding and taking it away rounds to nearest even
+    magic = np.float32(12582912.0)  # adding and subtracting it rounds to nearest even
     most, offset, each = np.float32((1 << (bits - 1)) - 1), np.float32(1 << (bits - 1)), 8 // bits
     bits_of, add = np.empty(1, np.int32), 0x7FFF if stochastic else 0x4000
     value = bits_of.view(np.float32)
@@ -63,7 +63,7 @@ def quantize(
                     level = min(max(row[i] / unit, -most), most)
                     to[i] = np.uint8(np.int32(((level + magic) - magic) + offset))
         for i in range(size, size + 8):
-            codes[i] = 0  # what nobody reads of the last byte is 0, as in ``pack``
+            codes[i] = 0  # unused codes of the last byte are 0, as in ``pack``
         pack(codes, bits, packed[start // each : (start + size + each - 1) // each])
     return True
 
@@ -81,7 +81,7 @@ def add(out: Any, packed: Any, units: Any, group: int, bits: int, weight: Any, a
             row = codes[first : first + len(to)]
             if adding:
                 for i in range(len(to)):
-                    value = (np.float32(row[i]) - offset) * unit  # not of integers: those would be widened to 64 bits
+                    value = (np.float32(row[i]) - offset) * unit  # in fp32: integers would be widened to 64 bits
                     to[i] += value * weight
             else:
                 for i in range(len(to)):

@@ -1,4 +1,4 @@
-"""Rounding at random between the two levels of a table around a value: one search for all tables."""
+"""Random rounding between the two levels of a table around a value, for all tables."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def between(
     y: Any, u: Any, lows: Any, gaps: Any, nexts: Any, cells: Any, origin: Any, scale: Any, place: Any, gap: Any,
     codes: Any,
 ) -> None:  # fmt: skip
-    """uint8 ``codes``: the level at or below each of fp32 ``y``, or with the chance of its distance the next; ``y`` is
-    spoiled. lows: rising levels; gaps: to the next; nexts: the next, and infinity where there is none after it. cells:
-    of each equal part of the range from ``origin`` on, ``scale`` parts to 1, a level that is surely not above it.
-    place (int32), gap: room."""
+    """uint8 ``codes``: the level at or below each fp32 ``y``, or the next one with a probability proportional to the
+    distance; ``y`` is overwritten. lows: rising levels; gaps: differences to the next; nexts: the next level, infinity
+    at the end. cells: for each of equal parts of the range from ``origin`` on (``scale`` parts per unit) a level that
+    is surely not above it. place (int32), gap: buffers."""
     last = np.float32(len(cells) - 1)
     for i in range(len(y)):
         place[i] = np.int32(min(max((y[i] - origin) * scale, np.float32(0.0)), last))
@@ -35,10 +35,9 @@ def between(
 
 @jit
 def mirrored(y: Any, u: Any, least: Any, edges: Any, highs: Any, centre: int, codes: Any) -> None:
-    """As ``between``, of at most 8 steps on each side of 0 (or of the least level, where no ``y`` is below it), in
-    registers: ``y`` is not spoiled. edges: fp32 ``[7]``, the levels above 0 that end a step but the last, then
-    infinity; highs: fp32 ``[8]``, the upper ends of the steps; least: the lower end of the first, ``centre`` its
-    code."""
+    """As ``between``, in registers, for at most 8 steps on each side of 0 (or above the least level, if no ``y`` is
+    below it); ``y`` stays. edges: fp32 ``[7]``, the upper ends of all steps but the last, then infinity; highs: fp32
+    ``[8]``, the upper ends of the steps; least: the lower end of the first step, ``centre`` its code."""
     e0, e1, e2, e3, e4, e5, e6 = edges[0], edges[1], edges[2], edges[3], edges[4], edges[5], edges[6]
     h0, h1, h2, h3, h4, h5, h6, h7 = highs[0], highs[1], highs[2], highs[3], highs[4], highs[5], highs[6], highs[7]
     middle = np.int32(centre)

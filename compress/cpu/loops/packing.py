@@ -17,7 +17,7 @@ def planes(codes: Any, bits: int, packed: Any, count: int, first: int) -> None:
 
 @jit
 def taken(codes: Any, shift: int, width: int, part: Any) -> None:
-    """part = code >> shift & (2^width - 1): 8 codes are a word, where shifts by a variable are wide."""
+    """part = code >> shift & (2^width - 1), for 8 codes at once in a 64-bit word."""
     whole = len(codes) // 8 * 8
     words, to = codes[:whole].view(np.uint64), part[:whole].view(np.uint64)
     mask, by = np.uint64(0x0101010101010101) * np.uint64((1 << width) - 1), np.uint64(shift)
@@ -40,7 +40,7 @@ def put(part: Any, shift: int, codes: Any) -> None:
 
 @jit
 def planes_in(codes: Any, bits: int, packed: Any, count: int, first: int, part: Any) -> None:
-    """As ``planes``; part: room for as many codes in whole bytes."""
+    """As ``planes``; part: a buffer for as many codes, rounded up to 8."""
     base, shift = 0, 0
     for i in range(len(codes), (len(codes) + 7) // 8 * 8):
         part[i] = 0
@@ -69,7 +69,7 @@ def planes_back(packed: Any, bits: int, count: int, first: int, codes: Any) -> N
 
 @jit
 def planes_back_in(packed: Any, bits: int, count: int, first: int, codes: Any, part: Any) -> None:
-    """As ``planes_back``; part: room for as many codes."""
+    """As ``planes_back``; part: a buffer for as many codes."""
     base, shift = 0, 0
     codes[:] = 0
     for width in (8, 4, 2, 1):

@@ -22,7 +22,7 @@ def tile(number: int, seed: Any, step: Any, stream: Any, out: Any) -> None:
         c2, c3 = np.uint64(step), np.uint64(stream)
         k0, k1 = np.uint64(seed) & mask, np.uint64(seed) >> shift
         for _ in range(10):
-            # Only the low halves of c0 .. c3 count; the high ones hold what is left of the products.
+            # Only the low halves of c0 .. c3 count; the high halves have remainders of products.
             p0, p1 = (c0 & mask) * m0, (c2 & mask) * m1
             c0, c2 = (p1 >> shift) ^ c1 ^ k0, (p0 >> shift) ^ c3 ^ k1
             c1, c3 = p1, p0
@@ -65,7 +65,8 @@ def dither(start: int, seed: Any, step: Any, stream: Any, out: Any) -> None:
 
 @jit
 def below(seed: Any, step: Any, stream: Any, share: Any, out: Any) -> Any:
-    """uint8 flags: whose uniform number, from element 0 on, is below ``share``. How many."""
+    """out: uint8, whether each element's uniform number, from element 0 on, is below ``share``. Returns their
+    number."""
     u, total = np.empty(512, np.float32), np.int64(0)
     for start in range(0, len(out), 512):
         to, found = out[start : start + 512], np.int32(0)

@@ -15,7 +15,7 @@ from .base import jit, largest_bits, pack, unpack
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
 def trailing_zeros(_: Any, word: Any) -> Any:
-    """How many zeros are below the lowest 1 of a uint64, which is not 0."""
+    """The number of trailing zero bits of a nonzero uint64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -25,7 +25,7 @@ def trailing_zeros(_: Any, word: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
 def prefetch(_: Any, array: Any, place: Any) -> Any:
-    """Asks for the cache line of ``array[place]``, to be written soon, and does not wait for it."""
+    """Prefetch the cache line of ``array[place]`` for writing, without waiting."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -50,9 +50,9 @@ def sample(bits: Any, runs: Any, run: int, out: Any) -> None:
 
 @jit
 def near(bits: Any, runs: Any, run: int, least: Any, places: Any, values: Any) -> int:
-    """Of the offered values, those of at least ``least``: their places among the offered, and the int32 of their bits.
+    """The offered values of magnitude at least ``least``: their indices among the offered, and their bits as int32.
 
-    One pass over the whole vector. Returns how many; -1 if a value of the vector is not finite, -2 if there is no room.
+    One pass over the whole vector. Returns their number; -1 if a value is not finite, -2 if the buffers are too short.
     """
     at, kept, largest, place = 0, 0, np.int32(0), np.int32(0)
     for r in range(len(runs)):
@@ -83,8 +83,8 @@ def count_from(values: Any, least: Any) -> int:
 
 @jit
 def threshold(values: Any, low: Any, k: int) -> Any:
-    """A number that k of |values| reach, or the k-th largest of them where ties make it more; all are at least ``low``.
-    By counting, where the share of the values in the bracket says, and at its middle every third time."""
+    """A threshold that exactly k of |values| reach, or, with ties, the k-th largest. All are at least ``low``. It is
+    found by counting at points of a bracket: by interpolation, and every third time in the middle."""
     above, total, turn, middle = 0, len(values), 0, low
     high = np.int64(largest_bits(values, np.int32(0))) + 1
     while high - low > 1:
@@ -105,7 +105,7 @@ def threshold(values: Any, low: Any, k: int) -> Any:
 
 @jit
 def keep(places: Any, values: Any, least: Any) -> int:
-    """Moves what is at least ``least`` to the front; returns how many that is."""
+    """Move the elements of magnitude at least ``least`` to the front. Returns their number."""
     count = 0
     for i in range(len(values)):
         places[count] = places[i]
@@ -155,8 +155,8 @@ def rice(positions: Any, low: int, unary: Any, rest: Any) -> None:
 
 @jit
 def rice_back(unary: Any, rest: Any, low: int, positions: Any) -> Any:
-    """Decodes into ``positions``: (how many ones ``unary`` has, the place of the last, the last position). Stops, with
-    a count of one more, where there are more than there is room for."""
+    """Decodes into ``positions``. Returns (number of ones in ``unary``, position of the last one, last decoded
+    position). If there are more than fit, it stops with a count of one more."""
     count, before, mask, at = 0, np.int64(-1), (1 << low) - 1, np.int64(-1)
     for w in range(len(unary)):
         word = unary[w]

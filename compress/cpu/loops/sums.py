@@ -13,7 +13,7 @@ CHUNK = 1024
 
 @jit
 def halved(values: Any) -> Any:
-    """The sum of fp64 ``values``, 2^k of them, by halves; they are spoiled."""
+    """The sum of 2^k fp64 ``values``, by adding halves; overwrites them."""
     count = len(values)
     while count > 1:
         half = count // 2
@@ -26,7 +26,7 @@ def halved(values: Any) -> Any:
 
 @jit
 def chunk(part: Any, what: int, room: Any) -> Any:
-    """The sum of what is made of fp32 ``part``, in fp64 ``room`` of 2^k, at least as many."""
+    """The sum of the terms (``what``) of fp32 ``part``. room: an fp64 buffer of a power of two, at least as long."""
     count = len(part)
     if what == 0:
         for i in range(count):
@@ -69,7 +69,7 @@ def sums(x: Any, size: int, what: int, out: Any) -> None:
 
 @jit
 def ends(bits: Any) -> Any:
-    """(least, largest) of fp32 values as the int32 that order like them; ``bits``: theirs, not empty."""
+    """(least, largest) fp32 value, as int32 numbers of the same order. bits: the values' bits as int32, not empty."""
     least, largest = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
     for i in range(len(bits)):
         value = np.int32(bits[i] ^ np.int32(np.int32(bits[i] >> 31) & np.int32(0x7FFFFFFF)))
@@ -100,7 +100,7 @@ def affine(x: Any, size: int, scales: Any, zeros: Any, codes: Any) -> None:
 
 @jit
 def affine_back(codes: Any, size: int, scales: Any, zeros: Any, weight: Any, adding: bool, out: Any) -> None:
-    """out = (code - zero) * scale, held to fp32's range, or out += that * weight."""
+    """out = (code - zero) * scale, clamped to fp32's range, or out += that * weight."""
     most = np.float32(3.4028234663852886e38)
     for r in range(len(scales)):
         row, to = codes[r * size : (r + 1) * size], out[r * size : (r + 1) * size]
@@ -116,8 +116,8 @@ def affine_back(codes: Any, size: int, scales: Any, zeros: Any, weight: Any, add
 
 @jit
 def bfloats(x: Any, out: Any) -> Any:
-    """uint16 bfloat16 of the int32 bits ``x`` of fp32, to nearest even; returns the largest of the bits without their
-    sign: what is not finite shows there."""
+    """out: uint16 bits of bfloat16, rounded to nearest even from fp32 bits ``x`` (int32). Returns the largest of the
+    bits without sign, which shows whether all values are finite."""
     largest = np.int32(0)
     for i in range(len(x)):
         word = np.uint32(x[i])
@@ -129,7 +129,7 @@ def bfloats(x: Any, out: Any) -> Any:
 
 @jit
 def signs(x: Any, packed: Any) -> None:
-    """A bit for each fp32: 1 where it is not below zero, packed; the last byte's others are 0."""
+    """A packed bit for each fp32 value: 1 if it is not below zero; unused bits of the last byte are 0."""
     flags = np.empty(4096, np.uint8)
     for start in range(0, len(x), 4096):
         part = x[start : start + 4096]

@@ -1,4 +1,4 @@
-"""The loops of what is decoded by a table and a unit for each group: short floats, dithered levels, quantiles."""
+"""The loops of codecs that decode by a table and a unit for each group: short floats, dithered levels, quantiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .packing import planes, planes_back
 from .random import dither
 
 CHUNK = 4096
-"""Elements at once: they stay in the first cache."""
+"""Elements at once, few enough for the L1 cache."""
 
 
 @jit
@@ -24,7 +24,7 @@ def largest(x: Any, group: int, out: Any) -> None:
 
 @jit
 def add(out: Any, packed: Any, table: Any, units: Any, group: int, bits: int, weight: Any, adding: bool) -> None:
-    """out = table[code] * unit, held to fp32's range, or out += that * weight."""
+    """out = table[code] * unit, clamped to fp32's range, or out += that * weight."""
     most, count = np.float32(3.4028234663852886e38), len(out)
     codes = np.empty(CHUNK, np.uint8)
     for start in range(0, count, CHUNK):
@@ -47,7 +47,7 @@ def add(out: Any, packed: Any, table: Any, units: Any, group: int, bits: int, we
 
 @jit
 def scale(x: Any, start: int, group: int, dividing: bool, first: Any, second: Any, z: Any) -> None:
-    """z = x / first of the group (0 where that is 0), or x * first * second, for the elements ``start`` on."""
+    """z = x / the group's ``first`` (0 if that is 0), or x * first * second, for elements from ``start`` on."""
     at, size = 0, len(z)
     while at < size:
         g = (start + at) // group

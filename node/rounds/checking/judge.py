@@ -54,7 +54,7 @@ def alike(products: Tensor) -> list[set[int]]:
     scalar products of all pairs, fp64 [n, n].
 
     Members train on different samples, so honest contributions differ, all by about as much: two that are much closer
-    than usual (COPIED) have not been trained independently.
+    than usual (NEAR) have not been trained independently.
     """
     count = len(products)
     squares = products.diagonal()

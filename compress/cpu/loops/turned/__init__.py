@@ -1,1 +1,1 @@
-"""The compiled loops of codecs that rotate blocks, or take them apart in other ways."""
+"""The compiled loops of codecs that rotate blocks or process them in other ways ("turned": rotated)."""

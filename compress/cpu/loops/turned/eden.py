@@ -1,4 +1,4 @@
-"""EDEN's rows as compiled loops: turned, quantised and packed while they are in the cache."""
+"""EDEN's compiled loops: a row is rotated, quantised and packed while it is in the cache."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def looked_up(codes: Any, levels: Any, out: Any) -> None:
 
 @jit
 def nearest_cells(z: Any, edges: Any, cells: Any, reach: Any, scaled: Any, codes: Any, levels: Any) -> None:
-    """As ``nearest``, for many levels. cells: of each of equal parts of [-reach, reach], how many edges are below it;
-    no part has two edges."""
+    """As ``nearest``, for many levels. cells: for each of equal parts of [-reach, reach] the number of edges below it;
+    no part contains two edges."""
     count = np.float32(len(cells))
     scale, last = count / (reach + reach), count - np.float32(1.0)
     for i in range(len(z)):
@@ -120,9 +120,9 @@ def nearest_cells(z: Any, edges: Any, cells: Any, reach: Any, scaled: Any, codes
 
 @jit
 def turned_row(row: Any, words: Any, first: int, turned: Any) -> Any:
-    """(the field of the exponent of a row's largest value, the sum of 2^46 times the squares of the row scaled by it);
-    ``turned``: the scaled row, turned. -1, 0 where the largest is not finite, denormal or beyond 2^125; 0, 0 of zeros,
-    which are not turned."""
+    """(exponent field of a row's largest magnitude, 2^46 times the sum of the squares of the row scaled by it);
+    ``turned``: the scaled and rotated row. (-1, 0): the largest is not finite, denormal or beyond 2^125. (0, 0): the
+    row is zero, and ``turned`` is not written."""
     one = np.empty(1, np.int32)
     largest = largest_bits(row.view(np.int32), np.int32(0))
     field, energy = np.int64(largest) >> 23, np.int64(0)
@@ -144,7 +144,8 @@ def turned_row(row: Any, words: Any, first: int, turned: Any) -> Any:
 
 @jit
 def quantized(z: Any, edges: Any, cells: Any, scaled: Any, codes: Any, levels: Any) -> None:
-    """The codes of the nearest of 2^k levels, and ``scaled`` of them; cells as of ``nearest_cells``, or empty."""
+    """codes: of the nearest of 2^k levels; levels: ``scaled`` of the codes. cells: as in ``nearest_cells``, or
+    empty."""
     if len(cells):
         nearest_cells(z, edges, cells, edges[len(edges) - 2], scaled, codes, levels)
     elif len(scaled) == 16:
@@ -159,8 +160,8 @@ def quantized(z: Any, edges: Any, cells: Any, scaled: Any, codes: Any, levels: A
 
 @jit
 def factor_of(kind: int, field: Any, energy: Any, product: Any, bottom: Any, size: int) -> Any:
-    """A row's factor from the sums of whole numbers. kind: 0 without bias, 1 of least error, 2 the norm. bottom: the
-    sum of the levels' squares."""
+    """A row's factor from integer sums. kind: 0 unbiased, 1 least error, 2 the norm. bottom: the sum of the squares of
+    the levels."""
     total, below = np.float64(energy) * 2.0**-46, np.float64(product) * 2.0**-37
     factor, one = np.float32(0.0), np.empty(1, np.int32)
     if kind == 0:
@@ -179,8 +180,8 @@ def encode(
     first: int, factors: Any,
 ) -> bool:  # fmt: skip
     """EDEN, whole bits: the factors of ``[rows, 2^k]`` and their codes, packed as elements ``first`` on of ``count``.
-    words: the Philox words of the signs. cells: as of ``nearest_cells``, whose edges end with infinity; empty: all
-    edges are looked at. kind: as of ``factor_of``. False if a row's largest value is not finite, denormal or beyond
+    words: the Philox words of the signs. cells: as in ``nearest_cells``, with edges that end with infinity; empty: all
+    edges are compared. kind: as in ``factor_of``. False if a row's largest value is not finite, denormal or beyond
     2^125."""
     squared = (levels * levels).astype(np.float64)
     size = rows.shape[1]

@@ -1,4 +1,4 @@
-"""EDEN's rows, where some elements have a bit more: ``eden`` of a fraction of a bit."""
+"""EDEN's compiled loops for fractional numbers of bits: some elements have one bit more."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def encode_mixed(
     rows: Any, words: Any, levels: Any, edges: Any, cells: Any, more: Any, more_edges: Any, more_cells: Any, kind: int,
     bits: int, mixed: Any, packed: Any, extra: Any, at: Any, count: int, first: int, factors: Any,
 ) -> Any:  # fmt: skip
-    """EDEN, a part of a bit too: as ``encode``, where the ``mixed`` of the elements ``first`` on have ``more`` levels.
-    Their highest bits go to ``extra`` from ``at`` on, one to a byte. What ``at`` is then; -1: as False of ``encode``.
-    Of 0 bits there is one level, 0."""
+    """As ``eden.encode``; elements with a flag in ``mixed`` use the ``more`` levels. Their highest bits are written to
+    ``extra`` from ``at`` on, one per byte. Returns the new ``at``; -1 where ``encode`` returns False. With 0 bits there
+    is only the level 0."""
     size = rows.shape[1]
     turned, z = np.empty(size, np.float32), np.empty(size, np.float32)
     codes, chosen = np.empty(size, np.uint8), np.empty(size, np.int32)
@@ -71,8 +71,8 @@ def decode_mixed(
     packed: Any, extra: Any, at: Any, mixed: Any, words: Any, levels: Any, bits: int, count: int, first: int,
     factors: Any, weight: Any, adding: bool, out: Any,
 ) -> Any:  # fmt: skip
-    """As ``decode``, of ``encode_mixed``; levels: fp32 ``[512]``, from 256 on those of mixed elements. What ``at`` is
-    then."""
+    """The inverse of ``encode_mixed``, as ``eden.decode``; levels: fp32 ``[512]``, from 256 on those of mixed elements.
+    Returns the new ``at``."""
     size, most = out.shape[1], np.float32(3.4028234663852886e38)
     codes, turned = np.zeros(size, np.uint8), np.empty(size, np.float32)
     for r in range(out.shape[0]):

@@ -1,4 +1,4 @@
-"""The loops of codecs made for several hops: blocks of 256, of several widths, turned or centred."""
+"""The loops of codecs made for several hops: blocks of 256, of several widths, rotated or with the mean subtracted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = 256
 
 @jit
 def prepared(x: Any, b: int, first: Any, second: Any, turning: bool, signs: Any, row: Any) -> None:
-    """Block b of flat fp32 ``x``, times two powers of two, turned where ``turning``."""
+    """row: block b of flat fp32 ``x`` times two powers of two; rotated if ``turning``."""
     part = x[b * BLOCK : (b + 1) * BLOCK]
     for i in range(len(part)):
         row[i] = (part[i] * first) * second
@@ -42,8 +42,8 @@ def energies(x: Any, first: Any, second: Any, turning: bool, signs: Any, out: An
 
 @jit
 def noise(start: int, seed: Any, step: Any, shared: Any, rank: int, members: int, word: Any, u: Any) -> None:
-    """Uniform numbers of the elements ``start`` on. members: of so many, who have the words of stream 2 alike, ``rank``
-    is in a part of its own of [0, 1); 0: nobody knows."""
+    """u: uniform numbers of the elements from ``start`` on. members: the number of workers with the same words of
+    stream 2; this one, ``rank``, then draws from its own part of [0, 1). 0: not known, from all of [0, 1)."""
     dither(start, seed, step, 0, u)
     if members:
         words(start, shared, step, 2, word)
@@ -55,7 +55,7 @@ def noise(start: int, seed: Any, step: Any, shared: Any, rank: int, members: int
 
 @jit
 def centred(row: Any, room: Any) -> Any:
-    """The uint16 bfloat16 of the mean of ``row``, which is subtracted from it."""
+    """Subtract the mean of ``row``, rounded to bfloat16, from it. Returns that mean's uint16 bits."""
     word = np.empty(1, np.int32)
     real = word.view(np.float32)
     real[0] = np.float32(chunk(row, 4, room) / np.float64(BLOCK))
@@ -74,10 +74,10 @@ def quantize(
     centres: Any, limit: int, seed: Any, step: Any,
     shared: Any, rank: int, members: int, means: Any, codes16: Any, fine: Any, packed: Any,
 ) -> None:  # fmt: skip
-    """Blocks, quantised at random. choice: of each block, which of ``widths``; starts, counts: of each width, the byte
-    in ``packed`` and how many elements. lows, gaps, nexts, cells: as of ``between``, a row for each width; leasts,
-    edges, highs, centres: as of ``mirrored``; a centre below 0: not for this width. Turned:
-    codes16 have the blocks' scales; else means and fine too, of which 16 to a block."""
+    """Quantise blocks with random rounding. choice: the index in ``widths`` of each block; starts, counts: for each
+    width its first byte in ``packed`` and its number of elements. lows, gaps, nexts, cells: as in ``between``, a row
+    for each width; leasts, edges, highs, centres: as in ``mirrored``; a centre below 0: not for this width. codes16:
+    the blocks' scales; without rotation also means, and fine with 16 scales per block."""
     row, u, gap = np.empty(BLOCK, np.float32), np.empty(2 * BLOCK, np.float32), np.empty(BLOCK, np.float32)
     word, place, part = np.empty(2 * BLOCK, np.uint32), np.empty(BLOCK, np.int32), np.empty(BLOCK, np.uint8)
     codes, room, done = np.empty(BLOCK, np.uint8), np.empty(BLOCK, np.float64), np.zeros(len(widths), np.int64)
@@ -133,7 +133,7 @@ def dequantize(
 ) -> None:  # fmt: skip
     """The inverse of ``quantize``: ``out`` = decoded, or += decoded * weight. levels: fp32, a row of 2^width for each
     width; units: fp32, one for each block, or where there are means 16. back: turned back, and times two powers of two,
-    held to fp32; else the blocks as they are."""
+    clamped to fp32's range; else the blocks as they are."""
     row, codes, part = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.uint8), np.empty(BLOCK, np.uint8)
     done, most = np.zeros(len(widths), np.int64), np.float32(3.4028234663852886e38)
     for b in range(len(choice)):

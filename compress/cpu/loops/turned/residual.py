@@ -1,5 +1,5 @@
-"""TurboQuant with the signs of its residual: a row is quantised, decoded, and what is left turned once more, while it
-is in the cache."""
+"""TurboQuant with the signs of its residual: a row is quantised and decoded, and the residual is rotated, while it is
+in the cache."""
 
 from __future__ import annotations
 

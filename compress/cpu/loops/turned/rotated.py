@@ -14,7 +14,7 @@ from .eden import turn_signs
 
 CHUNK = 4096
 PIECE = 1 << 13
-"""Elements whose transform stays in the first cache."""
+"""The largest transform that stays in the cache."""
 QUIC = 512
 WIDE = 128
 """Columns of a transform that are taken together."""
@@ -22,8 +22,8 @@ WIDE = 128
 
 @jit
 def columns(part: Any, half: int) -> None:
-    """The stages of strides ``half`` up of ``part``, for some columns at a time, copied next to each other: one way
-    through the memory instead of one for each three stages."""
+    """The stages of strides ``half`` and up of ``part``, for some columns at a time, which are copied together: one
+    pass over the memory instead of one for every three stages."""
     rows = len(part) // half
     near = np.empty((rows, WIDE), np.float32)
     for start in range(0, half, WIDE):
@@ -40,7 +40,7 @@ def columns(part: Any, half: int) -> None:
 
 @jit
 def transform(row: Any) -> None:
-    """``hadamard`` of one row of any 2^k, in place: as much as fits the second cache first."""
+    """``hadamard`` of one row of any length 2^k, in place, first in pieces that fit the cache."""
     size = len(row)
     if size <= PIECE:
         hadamard(row.reshape(1, size))
@@ -108,7 +108,7 @@ def thc_codes(
         part = turned[start : start + CHUNK]
         to, size = codes[start : start + CHUNK], len(part)
         dither(first + start, seed, step, 1, u[:size])
-        for i in range(size):  # short loops, of which the compiler makes wide ones
+        for i in range(size):  # short loops, which the compiler vectorises
             y[i] = (min(max(part[i], -reach), reach) / twice + np.float32(0.5)) * whole
             cells[i] = np.int32(min(max(y[i], np.float32(0.0)), whole))
         if len(edges):
@@ -127,8 +127,8 @@ def thc_codes(
 def quic_private(
     z: Any, reach: Any, least: Any, edges: Any, highs: Any, centre: int, seed: Any, step: Any, codes: Any, outliers: Any
 ) -> int:
-    """QUIC-FL's messages without shared randomness; the places of coordinates beyond ``reach`` go to ``outliers``.
-    least, edges, highs, centre: as of ``mirrored``. How many outliers."""
+    """QUIC-FL's codes without shared randomness; positions of coordinates beyond ``reach`` are written to ``outliers``.
+    least, edges, highs, centre: as in ``mirrored``. Returns the number of outliers."""
     u, y, found = np.empty(QUIC, np.float32), np.empty(QUIC, np.float32), 0
     for start in range(0, len(z), QUIC):
         part, to, any_ = z[start : start + QUIC], codes[start : start + QUIC], np.int32(0)
@@ -184,7 +184,7 @@ def quic_codes(
 
 @jit
 def quic_values(packed: Any, bits: int, table: Any, shared: Any, step: Any, z: Any) -> None:
-    """The levels of packed messages with shared randomness."""
+    """z: the levels of packed codes with shared randomness."""
     count, mask, flat = len(z), np.uint32(table.shape[0] - 1), table.reshape(-1)
     codes, both = np.empty(CHUNK, np.uint8), np.empty(CHUNK, np.uint32)
     for start in range(0, count, CHUNK):

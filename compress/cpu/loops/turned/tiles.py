@@ -12,7 +12,7 @@ from ..packing import planes, planes_back
 from ..random import dither
 
 CHUNK = 4096
-"""Elements at once: whole tiles, and they stay in the first cache."""
+"""Elements at once: whole tiles, few enough for the L1 cache."""
 
 
 @jit
