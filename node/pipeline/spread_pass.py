@@ -1,4 +1,4 @@
-"""One microbatch through a stage of an island: who computes which of its samples, and what comes of it."""
+"""One microbatch in a stage of an island: which rank computes which samples, and the joined results."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Made = TypeVar("Made")
 
 
 class SpreadPass:
-    """One microbatch on its way through the ``stage``-th of an island's stages: what ``Pass`` is on one device.
+    """One microbatch in an island's stage number ``stage``, as ``Pass`` is on one device.
 
-    Samples are cut as evenly as they can be, and losses and gradients are sums over samples, so an uneven cut changes
-    nothing. Where a microbatch has fewer samples than the island has devices, the last ones have nothing to do; where
-    parameters lie in rows they compute all the same, the first sample once more, and what comes of it counts nothing.
-    Where matrices are cut every rank computes all samples, and the outputs are those of the first.
+    Samples are divided as evenly as possible; losses and gradients are sums over samples, so an uneven division changes
+    no result. If a microbatch has fewer samples than the island has devices, the last devices are idle; with
+    ``inside = "fsdp"`` they must join every pass, so they compute the first sample again, and the result is dropped.
+    With ``inside = "tp"`` every rank computes all samples, and the outputs of the first rank are used.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class SpreadPass:
         ends = [end for end in cut(len(inputs), island.ranks if by_samples else 1) if end[0] < end[1]]
         self._sizes = [stop - start for start, stop in ends]
         self._counted = len(ends) if by_samples else island.ranks
-        """So many ranks compute what counts."""
+        """The results of the first so many ranks count."""
         if self._together:
             ends += [(0, 1) if by_samples else ends[0]] * (island.ranks - len(ends))
         self._ranks = range(1, len(ends))
-        """The hands that have a part."""
+        """The hands that take part."""
         own = model if island.shards is None else island.shards.models[stage]
         own.train(model.training)
         draws = [None if model.draw is None else model.draw.part(*part) for part in ends]
@@ -73,7 +73,7 @@ class SpreadPass:
         self.correct = self._own.correct + sum(answer["correct"] for answer in answers)
 
     def backward(self, gradient: Tensor, scale: float = 0.0) -> Tensor | None:
-        """As that of ``Pass``."""
+        """As `Pass.backward`."""
         pieces = [gradient] if self._is_last else [*torch.split(gradient, self._sizes)]
         for rank in self._ranks:
             counts, silent = rank < self._counted, rank >= len(self._sizes)
@@ -87,11 +87,11 @@ class SpreadPass:
         return torch.cat([own, *(answer["value"] for answer in answers[: len(self._sizes) - 1])])
 
     def _with_hands(self, compute: Callable[[], Made]) -> tuple[Made, list[Words]]:
-        """What the first process makes of its part, and the hands' answers, which are taken in any case: whatever is
-        asked next has the next answers.
+        """The result of ``compute`` in the first process, and the hands' answers. The answers are read even if
+        ``compute`` fails, so that the next order gets its own answers.
 
         Raises:
-            RuntimeError, IndexError: what the first process, else a hand, could not do.
+            RuntimeError, IndexError: the first process failed, or else a hand.
             RunFailed: a pass of all ranks failed on the first, and the others still wait for it.
         """
         problem: Exception | None = None
@@ -113,7 +113,7 @@ class SpreadPass:
 
 
 def cut(count: int, ranks: int) -> list[tuple[int, int]]:
-    """Where each rank's part of ``count`` samples begins and ends, as even as can be."""
+    """(begin, end) of each rank's part of ``count`` samples, as even as possible."""
     sizes = [count // ranks + (rank < count % ranks) for rank in range(ranks)]
     ends = list(accumulate(sizes))
     return list(zip([0, *ends], ends, strict=False))
