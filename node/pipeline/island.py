@@ -23,7 +23,7 @@ from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -43,7 +43,9 @@ from ..models.factory import model_of
 from ..models.weights.fetch import Fetch
 from ..models.weights.pretrained import CONFIG, PREFIX
 from .island_worker import ALONE_SECONDS, Words, described, form_group, hear, receive, say
-from .sharding import ShardedStages, check_inside
+
+if TYPE_CHECKING:
+    from .sharding import ShardedStages
 
 log = logging.getLogger("farflung.island")
 
@@ -150,6 +152,8 @@ class Island:
         self._inside, self._definition = job.parallel.inside, None
         if self._inside != "ddp":
             self._definition = model_of(job, facts, fetch, allow_code)
+            from .sharding import check_inside  # torch.distributed.tensor takes a second to load
+
             check_inside(self._definition, self._inside, self.ranks)
         self.shards = None
         config = fetch(PREFIX + CONFIG).decode() if job.model.pretrained is not None else ""
@@ -179,6 +183,8 @@ class Island:
         self._tell_place(plan, name)
         self.shards, self.spoiled = None, False  # before the next take its memory
         try:
+            from .sharding import ShardedStages
+
             self.shards = ShardedStages(definition, self._inside, plan, name, self._mesh)
             self.shards.obey(plan.chosen.get(RECOMPUTE_KEY))
         finally:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -36,7 +36,9 @@ from ..models.factory import model_of
 from ..models.stage import Pass
 from ..state.optimizers.optimizers import SGD
 from ..state.stage_state import StageState
-from .sharding import ShardedStages
+
+if TYPE_CHECKING:
+    from .sharding import ShardedStages
 
 Words = dict[str, Any]
 
@@ -94,6 +96,8 @@ class Hand:
         self._passes.clear()
         if self._job.parallel.inside != "ddp":
             self._shards = None  # before the next take its memory
+            from .sharding import ShardedStages
+
             self._shards = ShardedStages(self._definition, self._job.parallel.inside, plan, name, self._mesh)
             self._shards.obey(plan.chosen.get(RECOMPUTE_KEY))
             return {"bytes": self._shards.bytes_held}, None

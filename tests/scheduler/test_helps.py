@@ -81,6 +81,8 @@ def test_where_money_decides_a_spare_is_told_in_dollars() -> None:
     made = plan(wan, Workload(LAYERS, 8, update_bits=0.1), objective="cost", time_limit=20)
     assert {"c", "d"} <= set(made.spares)
     for name, why in made.spares.items():
+        if name == "b" and "would be no cheaper" in why:  # as dear as the one that trains
+            continue
         found = re.search(r"would cost \$([\d.e-]+) at .+, not \$([\d.e-]+) at", why)
         assert found is not None and float(found[1]) >= float(found[2])
         assert name == "b" or float(found[1]) > float(found[2])
