@@ -40,7 +40,7 @@ def test_prices_are_of_a_device_a_place_or_a_card() -> None:
         ({"price": "4090=1e300"}, "is not NAME=DOLLARS"),
         ({"price": "A100=1"}, "a price is given for 'a100', which is no device, place or card"),
         ({"deadline": "soon", "tokens": "1B"}, "'soon' is not a time, like 36h, 30d or 2w"),
-        ({"deadline": "0d", "tokens": "1B"}, "'0d' is no time"),
+        ({"deadline": "0d", "tokens": "1B"}, "'0d' is not a time"),
         ({"deadline": "3d"}, "a deadline needs to know for how many tokens: give --tokens 10B"),
         ({"tokens": "many"}, "'many' is not a number of tokens"),
         ({"tokens": "1e300"}, "'1e300' is not a number of tokens"),

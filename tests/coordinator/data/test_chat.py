@@ -144,7 +144,7 @@ HOSTILE = {
     "computes for more than": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "memory": "{% set a = messages[0].content * 10**10 %}{{ a }}",
     "makes more than": "{% for a in range(99999) %}{{ 'x' * 1000 }}{% endfor %}",
-    "must not: access to attribute '__class__'": "{{ messages.__class__.__mro__ }}",
+    "something forbidden: access to attribute '__class__'": "{{ messages.__class__.__mro__ }}",
     "refuses it: not today": "{{ raise_exception('not today') }}",
     "is none: TemplateSyntaxError": "{% for",
 }

@@ -80,8 +80,8 @@ def test_who_only_says_that_it_moves_does_not_hold_a_flush_up():
     made = pass_time(script, 100, until=s.SendView)
     (said,) = [one for one in of(made, s.Say) if one.node == "d"]
     assert said.why == (
-        "d is set aside: d did not answer the flush within 1200 s, which is 10 times what it takes, and says that it "
-        "moves; it may have a place again in 10 min"
+        "d is set aside: d did not answer the flush within 1200 s, which is 10 times what it takes, and reports "
+        "progress; it may have a place again in 10 min"
     )
     assert of(made, s.SendView)[0].view.plan.nodes == ("a", "b") and "d" in script.state.nodes
     script.answer(s.Prepared, "ab")

@@ -46,7 +46,8 @@ class Checkpoints:
 
 
 def mirror_to(target, warnings):
-    store = SimpleNamespace(put=lambda *_: None, server=None, checkpoints=list, put_checkpoint=lambda row: None)
+    checkpoints = SimpleNamespace(all=list, put=lambda row: None)
+    store = SimpleNamespace(put=lambda *_: None, server=None, checkpoints=checkpoints)
     context = SimpleNamespace(
         store=store,
         checkpoints=Checkpoints(),
