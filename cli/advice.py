@@ -24,15 +24,13 @@ parameters; not measured for larger models."""
 
 @dataclass(frozen=True)
 class Choice:
-    """A mode and codec for a job. bits: on the wire for each parameter in a round. error: squared error of all members'
-    mean, divided by the mean's square; None: not measured. seconds: of a round on the link."""
+    """A mode and codec for a job. bits: on the wire for each parameter in a round. seconds: of a round on the link."""
 
     mode: str
     every: int
     codec: str
     bits: float
     seconds: float
-    error: float | None = None
 
     @property
     def cost(self) -> str:
@@ -80,7 +78,8 @@ def sentence(best: Choice | None, last: Choice, step: float) -> str:
 def advise(
     parameters: int, members: int, rate: float, step: float, error: Callable[[str], float] | None = None
 ) -> dict[str, Any]:
-    """The advice, and the choices on which it is based. error: codec -> squared error of all members' mean."""
+    """The advice, and the choices on which it is based. error: codec -> one message's squared error,
+    divided by the square of its values."""
     found = choices(parameters, members, rate)
     errors = {codec: error(codec) for codec in dict.fromkeys(one.codec for one in found)} if error else {}
     best = chosen(found, step)
