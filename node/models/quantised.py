@@ -10,6 +10,7 @@ says which of the two it is.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -118,20 +119,15 @@ def pack_layers(blocks: Iterable[nn.Module], kind: str) -> set[str]:
     return found
 
 
+@functools.cache
 def _packed_conv() -> Any:
     """The class of GPT-2's layers (``Conv1D``) with packed matrices, which are stored transposed."""
-    global _CONV
-    if _CONV is None:
-        import transformers
+    import transformers
 
-        class PackedConv1D(transformers.pytorch_utils.Conv1D):  # type: ignore[misc]
-            def forward(self, x: Tensor) -> Tensor:
-                output: Tensor = _Product.apply(x, self.weight, self.packed, True)  # type: ignore[no-untyped-call]
-                bias: Tensor = self.bias
-                return output + bias.to(output.dtype)
+    class PackedConv1D(transformers.pytorch_utils.Conv1D):  # type: ignore[misc]
+        def forward(self, x: Tensor) -> Tensor:
+            output: Tensor = _Product.apply(x, self.weight, self.packed, True)  # type: ignore[no-untyped-call]
+            bias: Tensor = self.bias
+            return output + bias.to(output.dtype)
 
-        _CONV = PackedConv1D
-    return _CONV
-
-
-_CONV: Any = None
+    return PackedConv1D

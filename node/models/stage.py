@@ -43,7 +43,7 @@ class StageModel(nn.Module, ABC):
         self.is_last = last == count - 1
         self.recompute = recompute
         self.tokens: Tensor | None = None
-        """Set before a pass if the definition ``needs_tokens``: the token ids of the microbatch, int64 [b, t]."""
+        """Set before a pass, except on the first stage, if the definition ``needs_tokens``: token ids, int64 [b, t]."""
         self.draw: Draw | None = None
         """Set before a pass that trains layers with dropout: the key of their masks."""
 

@@ -15,8 +15,8 @@ rows x (width - rank) / 8 bytes of them.
 
 from __future__ import annotations
 
+import copy
 import functools
-import hashlib
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from ...job.tables.model import SUBSPACE_FAMILIES
 from ...proto.errors import FarflungError
-from .definition import LanguageModel
+from .definition import LanguageModel, generator
 from .stage import LanguageStage
 
 WRITERS = {
@@ -42,16 +42,16 @@ class Fixed:
     """The fixed coordinates of an embedding table's rows: random signs times ``scale``, stored as a bit each."""
 
     def __init__(self, seed: int, name: str, rows: int, width: int, scale: float) -> None:
-        digest = hashlib.sha256(f"{seed}/{name}/fixed".encode()).digest()
-        random = np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64)))
+        random = generator(seed, f"{name}/fixed")
         self._bits = torch.from_numpy(random.integers(0, 256, (rows, -(-width // 8)), dtype=np.uint8))
         self._shifts = torch.arange(8, dtype=torch.uint8)
         self._width, self._scale = width, scale
 
     def to(self, device: torch.device) -> Fixed:
-        """Moves the bits to ``device``. Returns self."""
-        self._bits, self._shifts = self._bits.to(device), self._shifts.to(device)
-        return self
+        """The same with its bits on ``device``."""
+        moved = copy.copy(self)
+        moved._bits, moved._shifts = self._bits.to(device), self._shifts.to(device)
+        return moved
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Rows ``ids``, int64 of any shape: float32, with one dimension more."""
@@ -127,7 +127,7 @@ class SubspaceModel(LanguageModel):
 
     def build(self, first: int, last: int, device: torch.device | str = "cpu") -> LanguageStage:
         stage = super().build(first, last, device)
-        fixed = self._fixed(torch.device(device))
+        fixed = {path: one.to(torch.device(device)) for path, one in self._fixed.items()}
         if stage.is_first:
             for path, _ in self._tables:
                 table = stage.outside(path)
@@ -144,18 +144,19 @@ class SubspaceModel(LanguageModel):
         if isinstance(module, SplitEmbedding):
             if values.is_meta:
                 return values.new_empty(len(values), self._width)
-            return torch.cat([values, self._fixed(values.device)[path](torch.arange(len(values)))], dim=1)
+            return torch.cat([values, self._fixed[path].to(values.device)(torch.arange(len(values)))], dim=1)
         if not isinstance(module, _Narrow):
             return values
         rows = kind == "bias" or isinstance(module, nn.Linear)
         beyond = self._width - self.rank
         return functional.pad(values, (0, 0) * (values.dim() - 1) + (0, beyond) if rows else (0, beyond))
 
-    def _fixed(self, device: torch.device) -> dict[str, Fixed]:
-        """The fixed part of each embedding table, by its path; the token embedding comes first."""
+    @functools.cached_property
+    def _fixed(self) -> dict[str, Fixed]:
+        """The fixed part of each embedding table, on the CPU, by its path; the token embedding comes first."""
         scale = float(getattr(self.config, "initializer_range", 0.02))
         return {
-            path: Fixed(self._seed, path, module.num_embeddings, self._width - self.rank, scale).to(device)
+            path: Fixed(self._seed, path, module.num_embeddings, self._width - self.rank, scale)
             for path, module in self._tables
         }
 

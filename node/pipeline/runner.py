@@ -163,7 +163,7 @@ class StageRunner:
             places = None if places is None else onto(places, self._device)
         else:
             tokens = targets = torch.empty(0)
-        if self._needs_tokens:
+        if self._needs_tokens and not chunk.model.is_first:
             chunk.model.tokens = onto(tokens, self._device)
         if chunk.model.is_last:
             tally.tokens += chunk.model.target_count(targets)  # on the CPU: no wait for the device
