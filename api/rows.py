@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..job.data.marks import IGNORED
-from ..proto.errors import JobError
+from ..proto.errors import OWN, JobError
 
 _MASKS = ("loss_mask", "completion_mask", "assistant_masks")
 """The label by which transformers' Trainer excludes a token from the loss."""
@@ -81,7 +81,12 @@ def rows_of(
 
 def _collated(where: str, collator: Collator, item: Any) -> Mapping[str, Any]:
     """The batch that a collator makes of one row. JobError: it is no mapping with one row."""
-    batch = collator([item])
+    try:
+        batch = collator([item])
+    except OWN as error:  # a person's function may fail in any way
+        name = getattr(collator, "__qualname__", type(collator).__name__)
+        what = f"{where}: the data_collator {name} failed: {type(error).__name__}: {error}"
+        raise JobError(what, "it is called with each row alone: collator([row])") from error
     if not isinstance(batch, Mapping) or any(len(value) != 1 for value in batch.values()):
         raise JobError(f"{where}: the data_collator makes no batch of one row of it", "input_ids and labels, [1, n]")
     return {name: value[0] for name, value in batch.items()}

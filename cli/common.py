@@ -6,11 +6,13 @@ typer's. Nothing here knows which commands there are.
 
 import difflib
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
 
+from ..proto.errors import FarflungError
 from ..proto.process.logs import FORMATS, set_up
 from .screen.help import Command, Group
 from .screen.output import INTERRUPTED, WRONG, Output, error_text
@@ -75,6 +77,7 @@ def reported(body: Body) -> Callable[..., None]:
         json_logs = set_up(values.pop("log_format")) == "json"
         output = Output(values.pop("as_json"), values.pop("debug"), json_logs=json_logs)
         try:
+            _check_finite(values)
             status = body(output, **values)
         except (typer.Exit, UsageError):
             raise
@@ -98,6 +101,13 @@ def reported(body: Body) -> Callable[..., None]:
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     run.__doc__ = body.__doc__
     return run
+
+
+def _check_finite(values: Mapping[str, Any]) -> None:
+    """FarflungError for an option that is infinite or no number: comparisons with such a limit say nothing."""
+    for name, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise FarflungError(f"--{name.replace('_', '-')} {value} is not a finite number", "write a number like 2.5")
 
 
 def execute(app: typer.Typer, words: list[str]) -> int:

@@ -19,6 +19,8 @@ def _split(text: object, what: str, example: str) -> tuple[float, str]:
     match = _NUMBER.match(str(text)) if isinstance(text, str | int | float) and not isinstance(text, bool) else None
     if match is None:
         raise FarflungError(f"{what}: cannot read {text!r}", f"write it like {example}")
+    if not math.isfinite(float(match[1])):
+        raise FarflungError(f"{what}: {text!r} is no number that a machine can hold", f"write it like {example}")
     return float(match[1]), match[2].lower()
 
 

@@ -13,6 +13,9 @@ The front door prints ``error: message`` and ``hint: hint``, without a traceback
 
 from __future__ import annotations
 
+OWN = (Exception, SystemExit)
+"""What code of a person's own may raise at a call: ``sys.exit()`` in it must name that code, as any error does."""
+
 
 class FarflungError(Exception):
     """What happened and where (``message``), what to type or change next (``hint``), and the exit ``status``."""

@@ -119,7 +119,7 @@ def _load(name: str, module: str) -> None:
         sys.path.append(here)
     try:
         importlib.import_module(module)
-    except Exception as error:  # a module may fail in any way while it is imported
+    except (Exception, SystemExit) as error:  # a module may fail in any way while it is imported
         raise CodecError(
             f"the module {module!r} of codec {name!r} can't be imported: {type(error).__name__}: {error}"
         ) from error

@@ -46,7 +46,7 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
             yield ("train", "optimizer"), f'{sentence}; it needs updates.mode = "delta"'
         if job.model.build is not None:
             sentence = "train.optimizer = 'muon' is for language models, whose embedding and head are known"
-            yield ("train", "optimizer"), f"{sentence}; allowed with model.build: adamw, sgd, lamb, lion"
+            yield ("train", "optimizer"), f"{sentence}; allowed with model.build: adamw, sgd, lamb, lion, a function"
     if train.compile and job.model.lora is not None and job.model.lora.base in ("int8", "nf4"):
         sentence = f"not yet: train.compile with model.lora.base = {job.model.lora.base!r}"
         yield ("train", "compile"), f"{sentence}; write compile = false"

@@ -20,20 +20,22 @@ def choice(
     "not yet", words of ``never`` with their reason. ``code``: a function of a module, "package.module:function", is
     allowed too."""
 
+    words = ", ".join(allowed) + (' or a function, "package.module:function"' if code else "")
+
     def check(value: Any) -> Any:
         if not isinstance(value, str) or value in allowed or (code and re.fullmatch(_CODE, value)):
             return value
         if never and value in never:
-            context = {"value": repr(value), "reason": never[value], "allowed": ", ".join(allowed)}
+            context = {"value": repr(value), "reason": never[value], "allowed": words}
             raise PydanticCustomError("choice", "{value} {reason}; allowed: {allowed}", context)
         for word in later:
             if value == word or (word.endswith("*") and value.startswith(word[:-1])):
                 message = "not yet: {value} is not supported by this version; allowed now: {allowed}"
-                raise PydanticCustomError("not_yet", message, {"value": repr(value), "allowed": ", ".join(allowed)})
+                raise PydanticCustomError("not_yet", message, {"value": repr(value), "allowed": words})
         near = difflib.get_close_matches(value, allowed, 1, 0.5)
         nearest = f"; did you mean {near[0]!r}?" if near else ""
         message = "{value} is not one of {allowed}{nearest}"
-        context = {"value": repr(value), "allowed": ", ".join(allowed), "nearest": nearest}
+        context = {"value": repr(value), "allowed": words, "nearest": nearest}
         raise PydanticCustomError("choice", message, context)
 
     return BeforeValidator(check)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ...job.schema import Job
-from ...proto.errors import FarflungError
+from ...proto.errors import OWN, FarflungError
 from .definition import ModelDefinition
 from .dropout import drops
 from .stage import SequentialStage
@@ -44,7 +44,7 @@ def import_build(spec: str, where: str, allow_code: Sequence[str] | None) -> Cal
         sys.path.append(here)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # a module may fail in any way while it is imported
+    except OWN as error:  # a module may fail in any way while it is imported
         raise FarflungError(
             f"{where}: the module {module_name!r} can't be imported: {type(error).__name__}: {error}",
             hint="start farflung in the folder that has the module, or set PYTHONPATH",
@@ -63,7 +63,7 @@ def call_build(spec: str, where: str, names: tuple[str, str], allow_code: Sequen
     function = import_build(spec, where, allow_code)
     try:
         answer = function()
-    except Exception as error:
+    except OWN as error:
         raise FarflungError(f"{where}: {spec} failed: {type(error).__name__}: {error}", hint="run it alone") from error
     if isinstance(answer, tuple) and len(answer) == 2:
         return answer
@@ -85,7 +85,7 @@ class SequentialModel(ModelDefinition):
     family = "build"
 
     def __init__(self, make: Callable[[], tuple[nn.Sequential, Loss]], spec: str, seed: int, recompute: bool) -> None:
-        self._make = make
+        self._make, self._spec = make, spec
         model, _ = self._made(seed)
         _check_model(model, spec)
         self._groups = _groups(model)
@@ -106,7 +106,7 @@ class SequentialModel(ModelDefinition):
         model.float()
         groups = self._groups[first : last + 1]
         layers = [[(name, model.get_submodule(name).to(device)) for name in group] for group in groups]
-        return SequentialStage(first, last, len(self.layers), layers, loss, self._recompute)
+        return SequentialStage(first, last, len(self.layers), layers, loss, self._recompute, self._spec)
 
     def initial(self, name: str, seed: int) -> Tensor:
         if self._values is None or self._values[0] != seed:

@@ -13,10 +13,13 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ...job.data.marks import IGNORED
-from ...proto.errors import FarflungError
+from ...proto.errors import OWN, FarflungError
 from .decoders.balance import Routers
 from .decoders.trunk import Trunk
 from .dropout import Draw, KeyedDropout, keyed
+
+_SENT = (FarflungError, RuntimeError, IndexError)
+"""What a layer raises at values that do not fit it: only whoever received them knows whose fault that is."""
 
 
 class StageModel(nn.Module, ABC):
@@ -60,6 +63,11 @@ class StageModel(nn.Module, ABC):
     @abstractmethod
     def loss_sum(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Sum of the loss over all targets of the microbatch, a float32 scalar (nats for a language model)."""
+
+    def own_failure(self, error: BaseException) -> FarflungError | None:
+        """What a person is told of an error in a pass over values that fit; None where the stage runs no code of a
+        person's own, or memory was short."""
+        return None
 
     def target_count(self, targets: Tensor) -> int:
         """How many targets ``loss_sum`` adds up: every element of ``targets``."""
@@ -236,6 +244,7 @@ class SequentialStage(StageModel):
         layers: list[list[tuple[str, nn.Module]]],
         loss: Callable[[Tensor, Tensor], Tensor],
         recompute: bool = False,
+        spec: str = "",
     ) -> None:
         super().__init__(first, last, count, recompute)
         for layer in layers:
@@ -243,20 +252,37 @@ class SequentialStage(StageModel):
                 attach(self, name, child)
         self._layers = [nn.Sequential(*(child for _, child in layer)) for layer in layers]
         self.inner = tuple(self._layers)
-        self._loss = loss
+        self._loss, self._spec = loss, spec
 
     def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:
         hidden, draw = inputs, self._drawing()
-        for number, layer in enumerate(self._layers, self.first):
-            hidden = self._run(layer if draw is None else keyed(layer, draw, number), hidden)
+        try:
+            for number, layer in enumerate(self._layers, self.first):
+                hidden = self._run(layer if draw is None else keyed(layer, draw, number), hidden)
+        except _SENT:
+            raise
+        except OWN as error:
+            raise self._failure(error) from error
         return hidden if self.is_last else hidden.float()
+
+    def own_failure(self, error: BaseException) -> FarflungError | None:
+        return None if isinstance(error, torch.OutOfMemoryError) else self._failure(error)
+
+    def _failure(self, error: BaseException) -> FarflungError:
+        what = f"model.build: a layer or the loss of {self._spec} failed: {type(error).__name__}: {error}"
+        return FarflungError(what, "try it on data.build's tensors; the run's last checkpoint is in its state folder")
 
     def run_layer(self, layer: int, inputs: Tensor) -> Tensor:
         """The output of one of the stage's layers, numbered as in the whole model."""
         return self._run(self._layers[layer - self.first], inputs)
 
     def loss_sum(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return self._loss(logits, targets).float()
+        try:
+            return self._loss(logits, targets).float()
+        except _SENT:
+            raise
+        except OWN as error:
+            raise self._failure(error) from error
 
 
 def attach(root: nn.Module, path: str, what: nn.Module | nn.Parameter) -> None:

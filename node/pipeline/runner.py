@@ -214,6 +214,8 @@ class StageRunner:
                 raise failure from problem
             known = chunk.model.is_first or chunk.stage in self._samples
             if known or isinstance(problem, torch.OutOfMemoryError):
+                if (own := chunk.model.own_failure(problem)) is not None:
+                    raise own from problem
                 raise
             self._neighbours.spoiled(chunk.before or "", f"an activation of shape {tuple(inputs.shape)}: {problem}")
         if not chunk.model.is_first:

@@ -28,7 +28,7 @@ def tokens_of(text: str) -> float:
 def seconds_of(text: str) -> float:
     """Seconds from 36h, 30d, 2w. PlanError where it is no such time."""
     found = _TIME.fullmatch(text.strip())
-    if found is None or float(found[1]) == 0:
+    if found is None or not 0 < float(found[1]) < 1e9:
         raise PlanError(f"{text!r} is not a time, like 36h, 30d or 2w")
     return float(found[1]) * _TIMES[found[2].lower()]
 

@@ -55,7 +55,7 @@ def plan(
             show_default="usual prices of cards",
         ),
     ] = None,
-    time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds of search.")] = 10.0,
+    time_limit: Annotated[float, typer.Option(min=0.0, metavar="S", help="Seconds of search.")] = 10.0,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed finds the same plan.")] = 0,
     picture: Annotated[Path | None, typer.Option(metavar="OUT.svg", help="Draw the map and the timeline.")] = None,
     memory: Annotated[bool, typer.Option("--memory", help="Show the memory that a node of each stage needs.")] = False,

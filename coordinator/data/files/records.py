@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
@@ -28,7 +28,7 @@ def jsonl(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple
 
 def field_of(where: str, line: str | bytes, field: str) -> str:
     try:
-        item = json.loads(line)
+        item = json.loads(line, object_pairs_hook=once(where))
     except ValueError as error:
         raise JobError(f"{where}: not JSON: {error}", "one JSON object is wanted here") from None
     value = item.get(field) if isinstance(item, dict) else None
@@ -38,6 +38,26 @@ def field_of(where: str, line: str | bytes, field: str) -> str:
         keys = ", ".join(item) if isinstance(item, dict) else "no object"
         raise JobError(f"{where}: no text under {field!r}; it has: {keys}", "set data.field to one of them")
     return whole_text(value)
+
+
+def once(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """A hook of ``json.loads``: an object as a dictionary. JobError: a key is there twice, and which of its values is
+    meant nobody can know."""
+
+    def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            unique([name for name, _ in pairs], where, "key")
+        return found
+
+    return made
+
+
+def unique(names: Sequence[str], where: str, kind: str = "column") -> None:
+    """JobError for the first name that is there twice."""
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    if twice is not None:
+        raise JobError(f"{where}: the {kind} {twice!r} is there twice", "rename one of them, or leave it out")
 
 
 def no_text(where: str, value: Any) -> JobError:
@@ -63,6 +83,7 @@ def _arrow(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tupl
         if field not in batch.schema.names:
             keys = ", ".join(batch.schema.names)
             raise JobError(f"{name}: no column {field!r}; it has: {keys}", "set data.field to one of them")
+        unique([one for one in batch.schema.names if one == field], name)
         begin = start[1] if group == start[0] else 0 if group > start[0] else len(batch)
         for number, value in enumerate(batch.column(field).slice(begin).to_pylist(), begin):
             if not isinstance(value, str):
@@ -88,6 +109,7 @@ def parquet(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tup
         if field not in columns:
             keys = ", ".join(columns)
             raise JobError(f"{name}: no column {field!r}; it has: {keys}", "set data.field to one of them")
+        unique([one for one in columns if one == field], name)
         for group in range(start[0], table.num_row_groups):
             before = sum(table.metadata.row_group(one).num_rows for one in range(group))
             row, skipped = 0, start[1] if group == start[0] else 0

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from ....proto.errors import JobError
 from .arrow import batches, is_arrow
+from .records import once, unique
 
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zstd")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -38,6 +39,7 @@ def rows_of(
     elif is_arrow(start):
         number = 0
         for batch in batches(name, file, key):
+            unique(batch.schema.names, name)
             for row in batch.to_pylist():
                 number += 1
                 yield f"{name}: row {number}", row
@@ -59,7 +61,7 @@ def _kind(name: str) -> str:
 
 def _json(where: str, text: bytes, forms: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=once(where))
     except RecursionError:
         raise JobError(f"{where}: lists in lists, too deep for a row", forms) from None
     except ValueError as error:
@@ -73,6 +75,7 @@ def _csv(name: str, file: BinaryIO, delimiter: str) -> Iterator[tuple[str, Any]]
     begin = 1
     try:
         names = next(reader, [])
+        unique([one for one in names if one], f"{name}:1")
         begin = reader.line_num + 1
         for row in reader:
             begin = reader.line_num + 1
@@ -103,6 +106,7 @@ def _parquet(
         wanted = [one for one in table.schema_arrow.names if columns is None or one in columns]
         if not wanted:
             raise JobError(f"{name} has the columns {', '.join(table.schema_arrow.names)}", forms)
+        unique(wanted, name)
         number = 0
         for batch in table.iter_batches(columns=wanted, batch_size=256):
             for row in batch.to_pylist():

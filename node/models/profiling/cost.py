@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ....job.data.facts import LayerProfile, Profile
 from ....job.schema import Job
-from ....proto.errors import FarflungError
+from ....proto.errors import OWN, FarflungError
 from ....scheduler.workloads.decoders import FORMULAS, decoder_layers, shape_of
 from ....scheduler.workloads.workload import Layer
 from ..builds import SequentialModel, build_data
@@ -212,7 +212,7 @@ def sequential_layers(
             alone = [stage.loss_sum(stage(inputs[i : i + 1]), targets[i : i + 1]).item() for i in range(count)]
     except FarflungError:
         raise
-    except Exception as error:
+    except OWN as error:
         raise FarflungError(
             f"model.build: {spec} fails on the first training samples: {type(error).__name__}: {error}",
             hint="try the model on data.build's tensors",

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ....proto.errors import FarflungError
+from ....proto.errors import OWN, FarflungError
 from ..sections.section import Section
 from .optimizers import OfGradients
 
@@ -58,7 +58,7 @@ class CalledOptimizer(OfGradients):
             group["lr"] = rate * group["of_rate"]
         try:
             optimizer.step()
-        except Exception as error:  # an optimiser of a person's own may fail in any way
+        except OWN as error:  # an optimiser of a person's own may fail in any way
             raise FarflungError(
                 f"train.optimizer: that of {self._spec} failed at step {count}: {type(error).__name__}: {error}",
                 "correct its step; the run's last checkpoint is in its state folder",
@@ -78,7 +78,7 @@ class CalledOptimizer(OfGradients):
                 groups.append({"params": params, "names": names, "lr": self._rate, "weight_decay": decay})
         try:
             made = self._make(groups)
-        except Exception as error:  # a person's function may fail in any way
+        except OWN as error:  # a person's function may fail in any way
             raise FarflungError(
                 f"train.optimizer: {self._spec} failed: {type(error).__name__}: {error}",
                 "it is called with a list of groups, as torch.optim takes them",
@@ -113,7 +113,7 @@ def state_of(optimizer: torch.optim.Optimizer) -> tuple[tuple[str, ...], bool]:
     before = _numbers(trial)
     try:
         trial.step()
-    except Exception as error:  # an optimiser of a person's own may fail in any way, and LBFGS wants a closure
+    except OWN as error:  # an optimiser of a person's own may fail in any way, and LBFGS wants a closure
         hint = "take one that steps on gradients alone, such as torch.optim.AdamW"
         raise FarflungError(f"{kind} takes no step by itself: {type(error).__name__}: {error}", hint) from error
     names: set[str] = set()

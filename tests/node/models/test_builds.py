@@ -39,6 +39,18 @@ def dropping():
 def broken():
     raise RuntimeError("no such thing")
 
+def leaving():
+    raise SystemExit("not here")
+
+class Late(nn.Linear):
+    def forward(self, inputs):
+        if inputs.flatten()[0] < 0:
+            raise SystemExit("a negative value") if inputs.flatten()[0] < -1 else ValueError("a small value")
+        return super().forward(inputs)
+
+def late():
+    return nn.Sequential(nn.Flatten(), Late(12, 3)), total
+
 def data():
     print("a module may print")
     x = torch.arange(120, dtype=torch.float64).reshape(10, 3, 4) / 100
@@ -155,3 +167,22 @@ def test_a_mean_loss_is_noticed(monkeypatch):
 def test_a_request_that_is_none(monkeypatch):
     status, answer = ask({"task": 1}, monkeypatch)
     assert status == 2 and "can't be read" in answer["error"]
+
+
+def test_code_that_exits_is_named():
+    for key in ("model", "data"):
+        with pytest.raises(FarflungError, match=f"{key}.build: ownmodel:leaving failed: SystemExit: not here"):
+            job = job_of(**{key: "ownmodel:leaving"})
+            model_of(job, None) if key == "model" else build_data(job)
+
+
+def test_a_layer_that_fails_in_training_is_named():
+    stage = model_of(job_of(model="ownmodel:late"), None).build(0, 0)
+    assert stage(torch.ones(2, 3, 4)).shape == (2, 3)
+    for value, error in ((-0.5, "ValueError: a small value"), (-2.0, "SystemExit: a negative value")):
+        with pytest.raises(FarflungError, match=f"a layer or the loss of ownmodel:late failed: {error}"):
+            stage(torch.full((2, 3, 4), value))
+    with pytest.raises(RuntimeError, match="shape"):  # whose fault that is, the sender's or the model's, others know
+        stage(torch.ones(2, 5))
+    assert "ownmodel:late failed: RuntimeError" in str(stage.own_failure(RuntimeError("x")))
+    assert stage.own_failure(torch.OutOfMemoryError()) is None

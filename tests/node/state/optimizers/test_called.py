@@ -188,3 +188,29 @@ def test_what_does_not_go_with_it(tmp_path, words, message):
     (tmp_path / "job.toml").write_text(f'[run]\nsteps = 1\n[data]\ntext = "a.txt"\n{model}\n{train}')
     with pytest.raises(JobError, match=message):
         load_job(tmp_path / "job.toml")
+
+
+def test_a_function_that_exits_is_named():
+    """``sys.exit`` is no Exception, and went past what names a person's own code."""
+
+    def leaves(groups):
+        sys.exit("no GPU here")
+
+    with pytest.raises(FarflungError, match="m:leaves failed: SystemExit: no GPU here"):
+        CalledOptimizer("m:leaves", leaves, 1e-2, 0.1)
+
+    class Leaving(torch.optim.SGD):
+        def step(self, closure=None):
+            if self.param_groups[0]["params"][0].numel() > 4:
+                raise SystemExit(3)
+            return super().step(closure)
+
+    optimizer = CalledOptimizer("m:f", lambda groups: Leaving(groups), 1e-2, 0.1)
+    with pytest.raises(FarflungError, match="that of m:f failed at step 1: SystemExit: 3"):
+        optimizer.step(section_of(optimizer), 1, 1e-2)
+
+
+def test_the_words_that_are_allowed_name_a_function_too():
+    tables = {"run": {"steps": 1}, "model": {"family": "gpt2", "layers": 1, "width": 8, "heads": 2, "context": 8}}
+    with pytest.raises(ValueError, match=r'onebit_adam or a function, "package\.module:function"'):
+        Job.model_validate({**tables, "data": {"text": ["a"]}, "train": {"optimizer": "adamv"}})
