@@ -162,8 +162,9 @@ class Parallel(Table):
         description="gpipe, 1f1b, interleaved (a node has up to 4 stages of its pipeline), auto (1f1b or interleaved)",
     )
     min_nodes: Count = Field(default=1, description="a whole number of nodes")
-    inside: Annotated[Literal["ddp", "fsdp", "tp"], choice("ddp", "fsdp", "tp")] = Field(
-        default="ddp", description="ddp, fsdp, tp: how devices of an island (join --island) share their node's stages"
+    inside: Annotated[Literal["ddp", "fsdp", "tp", "fsdp+tp"], choice("ddp", "fsdp", "tp", "fsdp+tp")] = Field(
+        default="ddp",
+        description="ddp, fsdp, tp, fsdp+tp: how devices of an island (join --island) share their node's stages",
     )
 
 

@@ -225,14 +225,12 @@ class Life:
         self._tell("left", why=stopped.why)
 
     def _tell_of_idle_devices(self, island: Island) -> None:
-        microbatch = self._joined.job.train.microbatch
-        if self._joined.job.parallel.inside == "tp":
-            return  # every device computes every sample
-        if isinstance(microbatch, int) and microbatch < island.ranks:
+        microbatch, rows = self._joined.job.train.microbatch, island.rows
+        if isinstance(microbatch, int) and microbatch < rows:
             self._say(
                 "notice",
-                f"a microbatch of {microbatch} leaves {island.ranks - microbatch} of this island's {island.ranks} "
-                f"devices idle: set train.microbatch to {island.ranks} or more",
+                f"a microbatch of {microbatch} leaves {island.ranks - microbatch * (island.ranks // rows)} of this "
+                f"island's {island.ranks} devices idle: set train.microbatch to {rows} or more",
             )
 
     # ---- what the person at the node sees --------------------------------------------------

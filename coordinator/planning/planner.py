@@ -49,13 +49,19 @@ def island_memory(job: Job, found: Mapping[str, Any], nodes: int = 1) -> float:
     """Bytes of memory that a plan may use of the device that a node describes in ``found``; 0: not reported.
 
     An island whose devices hold rows of parameters has the memory of all of them, as far as main memory has room for
-    the sections, which lie there. One that cuts matrices has some of them whole on each: it counts as one device."""
+    the sections, which lie there. Devices that share matrices have some parameters whole on each: they count as one."""
     kind, memory = str(found.get("kind")), float(found.get("memory_bytes") or 0.0)
     devices, main = int(found.get("devices") or 1), float(found.get("main_bytes") or 0.0)
     if kind == "cpu" or devices < 2 or job.parallel.inside == "ddp":
         return memory_of(job, kind, memory, nodes)
-    together = memory * (devices if job.parallel.inside == "fsdp" else 1)
+    rows = {"fsdp": devices, "tp": 1}.get(job.parallel.inside, devices // _columns(devices))
+    together = memory * rows
     return min(together, memory_of(job, "cpu", main, nodes)) if main > 0 else memory
+
+
+def _columns(devices: int) -> int:
+    """The fewest devices that can share matrices if all devices form equal groups of them."""
+    return next((count for count in range(2, devices) if devices % count == 0), devices)
 
 
 def workload_of(job: Job, facts: Facts) -> Workload:

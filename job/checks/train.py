@@ -82,5 +82,5 @@ def inside_mistakes(job: Job) -> Iterator[Mistake]:
         yield ("train", "compile"), f"{sentence} train.compile yet; write compile = false"
     if job.model.build is not None:
         yield ("parallel", "inside"), f'{sentence} model.build yet; allowed: "ddp"'
-    if inside == "tp" and job.model.dropout:
+    if "tp" in inside and job.model.dropout:
         yield ("model", "dropout"), f"{sentence} model.dropout yet: cut heads would draw other masks; allowed: 0"

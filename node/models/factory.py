@@ -72,8 +72,8 @@ def model_of(
 
 
 def _check_cut(job: Job, config: Any) -> None:
-    """FarflungError if the job has ``parallel.inside = "tp"`` and the family's matrices cannot be cut."""
-    if job.parallel.inside == "tp":
+    """FarflungError if the job's ``parallel.inside`` cuts matrices and the family's matrices cannot be cut."""
+    if job.parallel.inside in ("tp", "fsdp+tp"):
         matrix_plan(config)
 
 

@@ -20,8 +20,9 @@ from .piece import Piece
 
 
 def cut_matrices(model: StageModel, mesh: DeviceMesh, plan: Mapping[str, Cut]) -> dict[str, Piece]:
-    """Cut the matrices of a stage's blocks in place over the ranks of ``mesh``. ``plan``: path in the block -> cut.
-    Returns this rank's pieces by the parameters' names."""
+    """Cut the matrices of a stage's blocks in place over the ranks of ``mesh`` (of one dimension).
+
+    ``plan``: path in the block -> cut. Returns this rank's pieces by the parameters' names."""
     summed = set()
     for layer in model.inner:
         styles: dict[str, ParallelStyle] = {}

@@ -6,7 +6,7 @@ averaged over the ranks at the end of the layer's backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from torch import nn
@@ -17,11 +17,14 @@ from ..models.stage import StageModel
 from .piece import Piece
 
 
-def cut_rows(model: StageModel, mesh: DeviceMesh) -> dict[str, Piece]:
-    """Cut a stage's parameters in place over the ranks of ``mesh``: each layer is an FSDP unit, and so is each module
-    outside of the layers. Returns this rank's pieces by the parameters' names. Afterwards ``model`` has the parameters
-    outside of its layers under other names.
+def cut_rows(model: StageModel, mesh: DeviceMesh, cut: Mapping[str, Piece] | None = None) -> dict[str, Piece]:
+    """Cut a stage's parameters in place over the ranks of ``mesh`` (of one dimension). Each layer is an FSDP unit, and
+    so is each module outside of the layers.
+
+    ``cut``: the pieces whose matrices the ranks of a row share already. Returns this rank's pieces by the parameters'
+    names. Afterwards ``model`` has the parameters outside of its layers under other names.
     """
+    cut = cut or {}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     inside = [module for layer in model.inner for module in layer.modules()]
     outside = [
@@ -40,7 +43,12 @@ def cut_rows(model: StageModel, mesh: DeviceMesh) -> dict[str, Piece]:
         fully_shard(unit if len(unit) > 1 else unit[0], mesh=mesh, reshard_after_forward=True)
     model.outside = nn.ModuleList(outside)  # FSDP's root is the stage, so its units must be submodules
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
-    return {name: Piece(getattr(module, own), 0) for name, module, own in places}
+    found = {}
+    for name, module, own in places:
+        before = cut.get(name)
+        dim, summed = (None, False) if before is None else (before.dim, before.summed)
+        found[name] = Piece(getattr(module, own), dim, summed)
+    return found
 
 
 def _let_go(model: StageModel, computing: Iterable[nn.Module]) -> None:

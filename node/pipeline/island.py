@@ -80,6 +80,8 @@ class Island:
         self._ended = threading.Event()
         self._lost = ""
         self._passes = 0
+        self.rows = ranks
+        """Over so many groups of ranks the samples are divided; the ranks of one compute the same ones."""
         self.shards: ShardedStages | None = None
         """The first process's pieces; None if every process has the whole stages."""
         self.spoiled = False
@@ -132,7 +134,7 @@ class Island:
         found = self._answers()
         self._tell("group")
         with self._together():
-            self._mesh = form_group(self.device, 0, self.ranks, self._folder)
+            self._meshes = form_group(self.device, 0, self.ranks, self._folder)
         self._answers()
         device.tflops += sum(one["tflops"] for one in found)
         device.memory_bytes = min(device.memory_bytes, *(one["memory"] for one in found))
@@ -149,12 +151,12 @@ class Island:
                 "model.subspace does not run on several devices of one node yet",
                 hint="join with each device as a node of its own: --device cuda:0, --device cuda:1, ...",
             )
-        self._inside, self._definition = job.parallel.inside, None
+        self._inside, self._definition, self.rows = job.parallel.inside, None, self.ranks
         if self._inside != "ddp":
             self._definition = model_of(job, facts, fetch, allow_code)
             from .sharding import check_inside  # torch.distributed.tensor takes a second to load
 
-            check_inside(self._definition, self._inside, self.ranks)
+            self.rows = check_inside(self._definition, self._inside, self.ranks).rows
         self.shards = None
         config = fetch(PREFIX + CONFIG).decode() if job.model.pretrained is not None else ""
         words = {"job": job.model_dump_json(), "facts": facts.model_dump_json(), "config": config}
@@ -185,7 +187,7 @@ class Island:
         try:
             from .sharding import ShardedStages
 
-            self.shards = ShardedStages(definition, self._inside, plan, name, self._mesh)
+            self.shards = ShardedStages(definition, self._inside, plan, name, self._meshes)
             self.shards.obey(plan.chosen.get(RECOMPUTE_KEY))
         finally:
             answers = self._answers()

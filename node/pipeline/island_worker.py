@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ...job.chosen import RECOMPUTE_KEY
 from ...job.data.facts import Facts
@@ -36,6 +35,7 @@ from ..models.factory import model_of
 from ..models.stage import Pass
 from ..state.optimizers.optimizers import SGD
 from ..state.stage_state import StageState
+from .inside.meshes import Meshes
 
 if TYPE_CHECKING:
     from .sharding import ShardedStages
@@ -76,7 +76,7 @@ class Hand:
         return {"tflops": matmul_rate(self.device, words["precision"]), "memory": free_memory(self.device)}, None
 
     def _group(self, words: Words) -> tuple[Words, None]:
-        self._mesh = form_group(self.device, self.rank, self.ranks, self.folder)
+        self._meshes = form_group(self.device, self.rank, self.ranks, self.folder)
         return {}, None
 
     def _model(self, words: Words) -> tuple[Words, None]:
@@ -98,7 +98,7 @@ class Hand:
             self._shards = None  # before the next take its memory
             from .sharding import ShardedStages
 
-            self._shards = ShardedStages(self._definition, self._job.parallel.inside, plan, name, self._mesh)
+            self._shards = ShardedStages(self._definition, self._job.parallel.inside, plan, name, self._meshes)
             self._shards.obey(plan.chosen.get(RECOMPUTE_KEY))
             return {"bytes": self._shards.bytes_held}, None
         if self._state is None or not self._state.same_place(self._definition, plan, name):
@@ -172,14 +172,14 @@ class Hand:
         return self._state
 
 
-def form_group(device: torch.device, rank: int, ranks: int, folder: Path) -> DeviceMesh:
-    """Form the process group of an island, a mesh of one dimension. Waits for all ranks. It is not reachable from other
+def form_group(device: torch.device, rank: int, ranks: int, folder: Path) -> Meshes:
+    """Form the process group of an island. Waits for all ranks. It is not reachable from other
     machines."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, (folder / "ranks").as_uri(), rank=rank, world_size=ranks)
-    return init_device_mesh(device.type, (ranks,))
+    return Meshes(device.type)
 
 
 def described(tensor: Tensor) -> list[Any]:

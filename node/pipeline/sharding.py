@@ -3,8 +3,8 @@
 The first process has the sections (all that rounds and the optimiser change) in main memory; the pieces here are used
 only for passes.
 
-Every rank keeps a piece of each parameter and of its gradient: some rows (cut_rows.py), or the parts of matrices that
-belong to its attention heads (cut_matrices.py). All ranks must take part in every pass.
+Every rank keeps a piece of each parameter and of its gradient: some rows (cut_rows.py), the parts of matrices that
+belong to its attention heads (cut_matrices.py), or some rows of these parts. All ranks must take part in every pass.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from ...proto.errors import FarflungError
 from ...scheduler import Plan
 from ..ipc.arena import release_freed_memory
-from ..models.decoders.matrix_plan import check_heads, matrix_plan
+from ..models.decoders.matrix_plan import check_heads, matrix_plan, shares_of
 from ..models.definition import LanguageModel, ModelDefinition
 from ..models.stage import StageModel
 from ..state.sections.section import Layout
 from ..state.stage_state import section_parameters
 from .cut_matrices import cut_matrices
 from .cut_rows import cut_rows
+from .inside.grid import BOTH, FSDP, TP, Grid, grid_of
+from .inside.meshes import COLUMNS, ROWS, Meshes
 from .piece import Piece
 
 
@@ -34,16 +36,17 @@ class ShardedStages:
     """One rank's pieces of the stages that a plan gives the node called ``name``.
 
     Attributes:
-        by_samples: the samples of a pass are divided over the ranks; else each rank computes all samples.
+        grid: the samples of a pass are divided over its rows; the ranks of a row compute the same samples.
         models: the stages; all ranks must compute with them at the same time.
 
     Raises:
         FarflungError: the model has parameters that cannot be cut.
     """
 
-    def __init__(self, definition: ModelDefinition, inside: str, plan: Plan, name: str, mesh: DeviceMesh) -> None:
-        self.by_samples = inside == "fsdp"
-        self._ranks, self._device = dist.get_world_size(), torch.device(mesh.device_type)
+    def __init__(self, definition: ModelDefinition, inside: str, plan: Plan, name: str, meshes: Meshes) -> None:
+        self.grid = check_inside(definition, inside, dist.get_world_size())
+        self._rank, self._device = dist.get_rank(), torch.device(meshes.kind)
+        mesh = meshes.of(self.grid)
         stages = plan.stages_of(name)
         self.models: list[StageModel] = []
         self._pieces: dict[str, Piece] = {}
@@ -75,10 +78,10 @@ class ShardedStages:
         """For the first rank: send each rank its pieces of these vectors, one per section."""
         for name, values in self._views(weights):
             own = self._pieces[name]
-            for rank in range(1, self._ranks):
-                if (piece := own.of(values, self._ranks, rank)).numel():
+            for rank in range(1, self.grid.ranks):
+                if (piece := own.of(values, self.grid, rank)).numel():
                     dist.send(piece.to(self._device).contiguous(), rank)
-            own.values.copy_(own.of(values, self._ranks, 0))
+            own.values.copy_(own.of(values, self.grid, 0))
         self._forget()
 
     @torch.no_grad()
@@ -96,25 +99,25 @@ class ShardedStages:
         """For the first rank: fill these vectors, one per section, with the sums of all ranks' gradients."""
         for name, values in self._views(gradients):
             own = self._pieces[name]
-            own.of(values, self._ranks, 0).copy_(own.gradient)
-            for rank in range(1, self._ranks) if own.is_gathered else ():
-                piece = own.of(values, self._ranks, rank)
-                if piece.numel():
+            own.of(values, self.grid, 0).copy_(own.gradient)
+            for rank in range(1, self.grid.ranks):
+                piece = own.of(values, self.grid, rank)
+                if piece.numel() and own.is_gathered(self.grid, rank):
                     came = torch.empty(piece.shape, device=self._device)
                     dist.recv(came, rank)
-                    if own.dim is None:
+                    if own.is_added(self.grid, rank):
                         piece.add_(came.to(piece.device))
                     else:
                         piece.copy_(came)
-            if self.by_samples:
-                values.mul_(self._ranks)  # FSDP takes the mean over the ranks
+            if self.grid.rows > 1:
+                values.mul_(self.grid.rows)  # FSDP takes the mean over the rows
         self._tidy()
 
     @torch.no_grad()
     def hand_in(self) -> None:
         """For every other rank: send its pieces of the gradients to the first."""
         for own in self._in_order():
-            if own.is_gathered and (gradient := own.gradient).numel():
+            if own.is_gathered(self.grid, self._rank) and (gradient := own.gradient).numel():
                 dist.send(gradient.contiguous(), 0)
         self._tidy()
 
@@ -138,12 +141,16 @@ class ShardedStages:
             piece.parameter.grad = None
 
 
-def check_inside(definition: ModelDefinition, inside: str, ranks: int) -> None:
-    """FarflungError if an island of ``ranks`` devices cannot hold this model with ``parallel.inside`` = ``inside``."""
-    if inside == "tp":
-        assert isinstance(definition, LanguageModel)
-        matrix_plan(definition.config)
+def check_inside(definition: ModelDefinition, inside: str, ranks: int) -> Grid:
+    """The grid of an island of ``ranks`` devices with ``parallel.inside`` = ``inside``. FarflungError if it cannot hold
+    this model."""
+    if inside == FSDP:
+        return grid_of(inside, ranks, 1)
+    assert isinstance(definition, LanguageModel)
+    matrix_plan(definition.config)
+    if inside == TP:
         check_heads(definition.config, ranks)
+    return grid_of(inside, ranks, shares_of(definition.config))
 
 
 def _cut(definition: ModelDefinition, inside: str, model: StageModel, mesh: DeviceMesh) -> dict[str, Piece]:
@@ -155,10 +162,11 @@ def _cut(definition: ModelDefinition, inside: str, model: StageModel, mesh: Devi
                 f'parallel.inside = "{inside}" cannot cut this model: its parameter {name} {why}',
                 'write inside = "ddp" under [parallel]',
             )
-    if inside == "fsdp":
-        return cut_rows(model, mesh)
+    if inside == FSDP:
+        return cut_rows(model, mesh[ROWS])
     assert isinstance(definition, LanguageModel)
-    return cut_matrices(model, mesh, matrix_plan(definition.config))
+    pieces = cut_matrices(model, mesh[COLUMNS], matrix_plan(definition.config))
+    return cut_rows(model, mesh[ROWS], pieces) if inside == BOTH else pieces
 
 
 def _move_tables(model: StageModel, device: torch.device) -> None:

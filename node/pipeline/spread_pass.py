@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..models.stage import Pass, StageModel
+from .inside.grid import Grid
 from .island import Island
 from .island_worker import Words
 
@@ -21,9 +22,9 @@ class SpreadPass:
     """One microbatch in an island's stage number ``stage``, as ``Pass`` is on one device.
 
     Samples are divided as evenly as possible; losses and gradients are sums over samples, so an uneven division changes
-    no result. If a microbatch has fewer samples than the island has devices, the last devices are idle; with
+    no result. If a microbatch has fewer samples than the island's grid has rows, the last devices are idle; with
     ``inside = "fsdp"`` they must join every pass, so they compute the first sample again, and the result is dropped.
-    With ``inside = "tp"`` every rank computes all samples, and the outputs of the first rank are used.
+    With ``inside = "tp"`` the ranks of a row compute the same samples, and the outputs of the first of them are used.
     """
 
     def __init__(
@@ -38,14 +39,12 @@ class SpreadPass:
         self._island, self._is_last, self._together = island, model.is_last, island.shards is not None
         island._passes += 1
         self._number = island._passes
-        by_samples = island.shards is None or island.shards.by_samples
-        ends = [end for end in cut(len(inputs), island.ranks if by_samples else 1) if end[0] < end[1]]
+        self._grid = Grid(island.ranks, 1) if island.shards is None else island.shards.grid
+        ends = [end for end in cut(len(inputs), self._grid.rows) if end[0] < end[1]]
         self._sizes = [stop - start for start, stop in ends]
-        self._counted = len(ends) if by_samples else island.ranks
-        """The results of the first so many ranks count."""
         if self._together:
-            ends += [(0, 1) if by_samples else ends[0]] * (island.ranks - len(ends))
-        self._ranks = range(1, len(ends))
+            ends += [(0, 1)] * (self._grid.rows - len(ends))
+        self._ranks = range(1, len(ends) * self._grid.columns)
         """The hands that take part."""
         own = model if island.shards is None else island.shards.models[stage]
         own.train(model.training)
@@ -56,10 +55,11 @@ class SpreadPass:
             for start, stop in ends
         ]
         for rank in self._ranks:
-            draw = draws[rank]
+            row, _ = self._grid.place(rank)
+            draw = draws[row]
             words = {"number": self._number, "stage": stage, "train": model.training, "places": places is not None}
-            drawn = {"draw": None if draw is None else asdict(draw), "silent": rank >= len(self._sizes)}
-            island.order(rank, "forward", *shares[rank], **words, **drawn)
+            drawn = {"draw": None if draw is None else asdict(draw), "silent": not self._speaks(rank)}
+            island.order(rank, "forward", *shares[row], **words, **drawn)
         own.draw = draws[0]
         goals = shares[0][1] if model.is_last else targets
 
@@ -67,7 +67,7 @@ class SpreadPass:
             return Pass(own, shares[0][0], goals, None if places is None else shares[0][-1])
 
         self._own, answers = self._with_hands(begin)
-        answers = answers[: len(self._sizes) - 1]
+        answers = [answer for answer in answers if self._speaks(answer["rank"])]
         outputs = [self._own.output.detach(), *(answer["value"] for answer in answers)]
         self.output = torch.stack(outputs).sum(0) if model.is_last else torch.cat(outputs)
         self.correct = self._own.correct + sum(answer["correct"] for answer in answers)
@@ -76,15 +76,21 @@ class SpreadPass:
         """As `Pass.backward`."""
         pieces = [gradient] if self._is_last else [*torch.split(gradient, self._sizes)]
         for rank in self._ranks:
-            counts, silent = rank < self._counted, rank >= len(self._sizes)
-            piece = pieces[min(rank, len(pieces) - 1)]
+            row, _ = self._grid.place(rank)
+            counts = row < len(self._sizes)
+            piece = pieces[min(row, len(pieces) - 1)]
             piece = piece if counts else torch.zeros_like(gradient if self._is_last else gradient[:1])
-            words = {"number": self._number, "scale": scale if counts else 0.0, "silent": silent}
+            words = {"number": self._number, "scale": scale if counts else 0.0, "silent": not self._speaks(rank)}
             self._island.order(rank, "backward", piece, **words)
         own, answers = self._with_hands(lambda: self._own.backward(pieces[0], scale))
         if own is None:
             return None
-        return torch.cat([own, *(answer["value"] for answer in answers[: len(self._sizes) - 1])])
+        return torch.cat([own, *(answer["value"] for answer in answers if self._speaks(answer["rank"]))])
+
+    def _speaks(self, rank: int) -> bool:
+        """Whether the result of rank ``rank`` is used."""
+        row, column = self._grid.place(rank)
+        return row < len(self._sizes) and column == 0
 
     def _with_hands(self, compute: Callable[[], Made]) -> tuple[Made, list[Words]]:
         """The result of ``compute`` in the first process, and the hands' answers. The answers are read even if

@@ -106,7 +106,7 @@ MISTAKES = [
     ),
     ([('stages = "auto"', "stages = 7")], "parallel.stages = 7 is more than the model's 6 layers"),
     ([('stages = "auto"', 'stages = "two"')], 'allowed is "auto" or a whole number'),
-    ([('pipelines = "auto"', 'inside = "fsdp+tp"')], "parallel.inside: 'fsdp+tp' is not one of ddp, fsdp, tp"),
+    ([('pipelines = "auto"', 'inside = "pp"')], "parallel.inside: 'pp' is not one of ddp, fsdp, tp, fsdp+tp"),
     (
         [('pipelines = "auto"', 'inside = "fsdp"'), ("clip = 1.0", "compile = true")],
         'parallel.inside = "fsdp" does not go with train.compile yet; write compile = false',

@@ -34,18 +34,28 @@ def matrix_plan(config: Any) -> dict[str, Cut]:
     return {path: _CUTS[kind] for path, kind in told.items()}
 
 
+def shares_of(config: Any) -> int:
+    """The most devices that can share the matrices of a block; each divisor of it can, too."""
+    return math.gcd(*_sizes(config).values())
+
+
 def check_heads(config: Any, ranks: int) -> None:
     """FarflungError if ``ranks`` devices do not divide the number of heads, of key heads, and the MLP's inner width."""
-    sizes = {
-        "heads": config.num_attention_heads,
-        "heads of keys": getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
-        "inner width": getattr(config, "intermediate_size", None) or ranks,
-    }
-    bad = [f"{count} {name}" for name, count in sizes.items() if count % ranks]
+    bad = [f"{count} {name}" for name, count in _sizes(config).items() if count % ranks]
     if bad:
-        most = math.gcd(*sizes.values())
+        most = shares_of(config)
         fit = [str(n) for n in range(2, most + 1) if most % n == 0]
         raise FarflungError(
             f'parallel.inside = "tp": {" and ".join(bad)} of this model cannot be shared by {ranks} devices',
             f"use --island {' or '.join(fit[:4])}" if fit else 'write inside = "fsdp" under [parallel]',
         )
+
+
+def _sizes(config: Any) -> dict[str, int]:
+    heads = int(config.num_attention_heads)
+    sizes = {
+        "heads": heads,
+        "heads of keys": getattr(config, "num_key_value_heads", None) or heads,
+        "inner width": getattr(config, "intermediate_size", None),
+    }
+    return {name: int(size) for name, size in sizes.items() if size}

@@ -7,10 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from plain_loop import plain_losses
-from windows import Windows, facts_of
+from sharded_runs import FACTS, GROUP, MIDDLE, ONE_STAGE, TWO_STAGES, assert_plain, job_of, trained
 
-from farflung.job.schema import Job
 from farflung.node.models.decoders.matrix_plan import check_heads
 from farflung.node.models.factory import model_of
 from farflung.node.pipeline import island_worker
@@ -21,17 +19,8 @@ from farflung.node.state.optimizers.make_optimizer import make_optimizer
 from farflung.node.state.stage_state import StageState
 from farflung.proto.errors import FarflungError, RunFailed
 from farflung.scheduler import Plan
-from farflung.testing.loopback import Hub
 
 pytestmark = pytest.mark.usefixtures("nobody_late")
-
-STEPS = 4
-FACTS = facts_of(samples=100, validation=10, context=16, vocabulary=29, steps=STEPS)
-DATA = Windows(FACTS)
-ONE_STAGE = Plan(pipelines=(("n0",),), stages=((0, 3),), microbatches=(4,), schedule="1f1b")
-TWO_STAGES = Plan(pipelines=(("n1", "n0"),), stages=((0, 1), (2, 3)), microbatches=(4,), schedule="1f1b")
-MIDDLE = Plan(pipelines=(("n1", "n0", "n2"),), stages=((0, 0), (1, 2), (3, 3)), microbatches=(4,), schedule="gpipe")
-GROUP = Plan(pipelines=(("n0",), ("n1",)), stages=((0, 3),), microbatches=(3, 1), schedule="1f1b")
 
 
 @pytest.fixture(scope="module")
@@ -39,44 +28,6 @@ def island():
     with Island("cpu", 2) as made:
         made.measure()
         yield made
-
-
-def job_of(family="gpt2", inside="fsdp", microbatch=3, recompute=False, model=None, **updates) -> Job:
-    return Job.model_validate(
-        {
-            "run": {"name": "island", "seed": 3, "steps": STEPS},
-            "model": {"family": family, "layers": 2, "width": 32, "heads": 4, "context": 16, **(model or {})},
-            "data": {"text": ["none.txt"]},
-            "train": {
-                "batch": 12,
-                "microbatch": microbatch,
-                "learning_rate": 1e-2,
-                "eval_every": 2,
-                "recompute": recompute,
-            },
-            "parallel": {"inside": inside},
-            "updates": {"mode": "gradient", "block": 1024, **updates},
-            "checkpoint": {"every": 0},
-        }
-    )
-
-
-def trained(job: Job, plan: Plan, island: Island | None):
-    hub = Hub(job, FACTS)
-    for name in plan.nodes:
-        hub.start(name, DATA, island if name == "n0" else None)
-    hub.begin(plan, plan.nodes, checkpoint=0)
-    outcome = hub.finish(plan.nodes)
-    assert not hub.errors, hub.errors
-    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
-    return outcome
-
-
-def assert_plain(job: Job, plan: Plan, island: Island) -> None:
-    outcome = trained(job, plan, island)
-    wanted = plain_losses(job, FACTS, DATA, STEPS)
-    assert [outcome.losses[step] for step in range(1, STEPS + 1)] == pytest.approx(wanted, abs=1e-5)
-    assert wanted[-1] < wanted[0] - 0.02
 
 
 CASES = {
@@ -128,17 +79,6 @@ def test_the_first_rank_does_not_wait_for_those_that_wait_for_it(monkeypatch):
     silent = SimpleNamespace(_hands=[SimpleNamespace(connection=ours)])
     with pytest.raises(RunFailed, match="a pass failed on one device of this node's island alone: too large"):
         Island.hurry(silent, [1], RuntimeError("too large"))
-
-
-@pytest.mark.slow
-def test_four_ranks():
-    """Also of heads that are one on each, of rows that some ranks have none of, and of two stages of one node."""
-    twice = Plan((("n0", "n1", "n0", "n1"),), ((0, 0), (1, 1), (2, 2), (3, 3)), (4,), schedule="interleaved")
-    with Island("cpu", 4) as island:
-        island.measure()
-        for inside in ("ddp", "fsdp", "tp"):
-            for plan in (ONE_STAGE, TWO_STAGES, twice):
-                assert_plain(job_of("llama", inside), plan, island)
 
 
 def test_each_rank_holds_its_part_and_a_failed_pass_is_made_good(island):
