@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from .. import compress
+from ..job.data.own_code import THERE, check_own_code
 from ..proto.errors import FarflungError
 from ..proto.words.border import below
 from ..proto.words.link import Link
@@ -24,6 +25,7 @@ from .device.probe import beside_cuda, find_device
 from .entering import Past, enter
 from .join import Joined, part
 from .models.factory import model_of
+from .models.own_code import own_code
 from .models.weights.fetch import telling
 from .owner_signals import TAKEN_AWAY, Terminated, out_of_danger
 from .pipeline.island import Island
@@ -179,6 +181,9 @@ class Life:
         joined, settings, owner, island = self._joined, self._settings, self._owner, self._island
         fetch = telling(wire.fetch, self._emit)
         definition = model_of(joined.job, joined.facts, fetch, settings.allow_code)
+        own = own_code(joined.job, definition, allow_code=settings.allow_code)
+        for sentence in check_own_code(joined.facts.profile.own, own, THERE):
+            self._say("warning", sentence)
         source = DataSource(joined.job, joined.facts, fetch, settings.cache, settings.allow_code)
         private = source.private(settings.own_data, self._emit)
 

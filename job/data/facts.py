@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from .own_code import OwnCode
 from .sampling import Mixture
 
 
@@ -39,6 +40,8 @@ class Profile(BaseModel):
     samples: int | None = None
     """Training samples of ``data.build``; None for text."""
     validation_samples: int | None = None
+    own: OwnCode | None = None
+    """The person's own code that the job calls; None where it calls none."""
 
 
 class Facts(BaseModel):

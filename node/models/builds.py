@@ -106,7 +106,7 @@ class SequentialModel(ModelDefinition):
         model.float()
         groups = self._groups[first : last + 1]
         layers = [[(name, model.get_submodule(name).to(device)) for name in group] for group in groups]
-        return SequentialStage(first, last, len(self.layers), layers, loss, self._recompute, self._spec)
+        return SequentialStage(first, last, len(self.layers), layers, loss, recompute=self._recompute, spec=self._spec)
 
     def initial(self, name: str, seed: int) -> Tensor:
         if self._values is None or self._values[0] != seed:

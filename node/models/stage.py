@@ -243,6 +243,7 @@ class SequentialStage(StageModel):
         count: int,
         layers: list[list[tuple[str, nn.Module]]],
         loss: Callable[[Tensor, Tensor], Tensor],
+        *,
         recompute: bool = False,
         spec: str = "",
     ) -> None:

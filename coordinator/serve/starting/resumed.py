@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ....job.changes import moved_files, refused_changes
-from ....job.data.facts import Facts
+from ....job.data.facts import Facts, Profile
+from ....job.data.own_code import check_own_code
 from ....job.data.sampling import ORDER
 from ....job.schema import Job
 from ....proto.errors import JobError
 from ... import events
-from ...data.facts import Prepared, prepare, restore
+from ...data.facts import Prepared, prepare, read_profile, restore
 from ...store.store import Store
 
 
@@ -49,6 +50,10 @@ async def prepare_or_restore(
             "and start another run from that with another --state",
         )
     prepared = None if moved else restore(job, facts, folder, emit)
+    now: Profile | None = None
+    if prepared is not None and facts.profile.own is not None:  # the code is run again to see whether it is the same
+        now = await read_profile(job, facts.vocabulary if job.data.is_text else None, profile_command)
+        check_counts(job, facts.profile, now)
     if prepared is None:
         prepared = await prepare(job, folder, profile_command, emit)
         found = prepared.facts
@@ -58,4 +63,19 @@ async def prepare_or_restore(
             names = ", ".join(sorted(what)) or "the samples"
             hint = "give it the files that it began with, or start another run with another --state"
             raise JobError(f"the run began with other data or another model: {names} differ", hint)
-    return prepared
+    own = (now or prepared.facts.profile).own
+    for sentence in check_own_code(facts.profile.own, own):
+        emit(events.event("warning", message=sentence, node=""))
+    profile = prepared.facts.profile.model_copy(update={"own": own})
+    return Prepared(prepared.facts.model_copy(update={"profile": profile}), prepared.files)
+
+
+def check_counts(job: Job, before: Profile, now: Profile) -> None:
+    """JobError where ``data.build`` gives other numbers of samples than when the run began."""
+    found, wanted = ((one.samples, one.validation_samples) for one in (now, before))
+    if job.data.where == "coordinator" and found != wanted:
+        raise JobError(
+            f"data.build: the function gives {found[0]} training and {found[1]} validation samples, and "
+            f"{wanted[0]} and {wanted[1]} when the run began",
+            "give the function the data that the run began with",
+        )

@@ -29,6 +29,7 @@ from ..decoders.families import DEFAULT_CONTEXT
 from ..definition import LanguageModel
 from ..factory import model_of
 from ..lora import LoraModel
+from ..own_code import own_code
 from ..preferences import PreferenceModel
 from ..quantised import packed_size
 from ..subspace import SubspaceModel
@@ -72,6 +73,7 @@ def profile(job: Job, vocabulary: int | None) -> Profile:
         balance=definition.balance if isinstance(definition, LanguageModel) else 0.0,
         samples=len(data[0][0]) if data else None,
         validation_samples=len(data[1][0]) if data else None,
+        own=own_code(job, definition, data if job.data.where == "coordinator" else None),
     )
 
 

@@ -16,8 +16,8 @@ from ....proto.errors import FarflungError
 from ...data.dataset import Dataset
 from ...models.builds import check_norms
 from ...models.definition import ModelDefinition
+from ...models.own_optimizer import COUNT, state_of
 from ...models.stage import StageModel
-from ...state.optimizers.called import COUNT, state_of
 from ...state.sections.section import Section
 
 
