@@ -125,7 +125,7 @@ class State:
         contexts: list[Context] = []
         programs: list[Program] = []
         for place, x in enumerate(pieces if self.per_parameter else [flat]):
-            kept = self._memories.get(parameters[place], {}) if self.per_parameter else {}
+            kept = self._memories.get(parameters[place], {})  # a bucket's: with its first parameter
             memory = {name: value.to(x.device) for name, value in kept.items()}
             tensor = mix(index, place)
             contexts.append(Context(self.seed, tensor, self.step, self.rank, self.size, 1.0, memory))
@@ -135,8 +135,7 @@ class State:
             own = torch.cat([c.own.reshape(-1) for c in contexts if c.own is not None])
             errors = (flat - own).split(sizes)  # type: ignore[no-untyped-call]
             self._pending.update(zip(parameters, errors, strict=True))
-        if self.per_parameter:
-            self._fresh.update({p: c.memory for p, c in zip(parameters, contexts, strict=True) if c.memory})
+        self._fresh.update({p: c.memory for p, c in zip(parameters, contexts, strict=False) if c.memory})
         return (total / self.size).to(buffer.dtype)
 
     def _finish(self) -> None:

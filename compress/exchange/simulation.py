@@ -119,7 +119,8 @@ def answer(requests: Sequence[Request], up: list[int], down: list[int]) -> list[
 
 
 def _reduce(requests: list[Reduce], up: list[int], down: list[int]) -> list[Any]:
-    total = requests[0].tensor.clone()
+    total, dtype = requests[0].tensor.clone(), requests[0].tensor.dtype
+    total = total.to(torch.float32) if dtype == torch.bfloat16 else total  # rounded once, as a publisher does
     for request in requests[1:]:
         if request.tensor.shape != total.shape or request.op != requests[0].op:
             raise CodecError("the workers reduce tensors of different shapes")
@@ -129,7 +130,7 @@ def _reduce(requests: list[Reduce], up: list[int], down: list[int]) -> list[Any]
         moved = -(-2 * (count - 1) * request.wire_bytes() // count)
         up[rank] += moved
         down[rank] += moved
-    return [total.clone() for _ in range(count)]
+    return [total.to(dtype, copy=True) for _ in range(count)]
 
 
 def _hops(codec: Codec, tensors: Sequence[torch.Tensor], pattern: str, seed: int, step: int) -> Result:

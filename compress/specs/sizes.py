@@ -151,8 +151,8 @@ def powersgd(values: Values, count: int) -> float:
     """The two factors of a vector's square matrix, or its values where these are fewer."""
     rows = math.isqrt(max(0, count - 1)) + 1
     columns = -(-count // rows)
-    rank = min(int(number(values, "rank")), rows, columns)
-    return 32.0 * min((rows + columns) * rank, count)
+    factors = number(values, "factors") * (rows + columns) * min(int(number(values, "rank")), rows, columns)
+    return factors if factors * number(values, "rate") < 32.0 * count else 32.0 * count
 
 
 def tile(values: Values, count: int) -> float:

@@ -1,8 +1,8 @@
 """``powersgd``: a matrix as the product of two thin ones (PowerSGD, Vogels et al., NeurIPS 2019).
 
 A tensor of two or more dimensions is the matrix ``[shape[0], rest]``; a vector is padded to a square matrix, which
-works much worse. If the two factors are not smaller than the matrix, its values are sent. The product is a sum of
-rank-1 terms in order, without fused operations, so that every device gets the same bits.
+works much worse. If the two factors are not ``rate`` times smaller than the matrix, its values are sent. The product
+is a sum of rank-1 terms in order, without fused operations, so that every device gets the same bits.
 """
 
 from __future__ import annotations
@@ -107,21 +107,29 @@ def times_back(x: torch.Tensor, columns: int, p: torch.Tensor) -> torch.Tensor:
 
 
 class PowerSgd(Looped):
-    """rank: of the factors; iterations: power steps of a single encode, from a cold start. In an exchange the workers
-    compute the factors of the mean (two reductions), and ``context.memory`` keeps Q for a warm start; losing it only
-    increases the error."""
+    """rank: of the factors; iterations: power steps of a single encode, from a cold start; factors: bits of a number
+    of theirs; rate: how many times fewer bits they must have. In an exchange the workers compute the factors of the
+    mean (two reductions), and ``context.memory`` keeps Q for a warm start; losing it only increases the error, and
+    workers may start from different ones."""
 
     reductions = 2
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
-        self.rank, self.iterations = spec.number("rank"), spec.number("iterations")
+        self.rank, self.iterations, self.rate = spec.number("rank"), spec.number("iterations"), spec.real("rate")
+        self.sent = torch.bfloat16 if spec.number("factors") == 16 else torch.float32
+        """The dtype of the factors on the wire."""
 
     def _plan(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """(rows, columns, rank); rank 0: the values themselves are smaller."""
+        """(rows, columns, rank); rank 0: the values themselves are sent."""
         rows, columns = matrix_shape(shape)
         rank = min(self.rank, rows, columns)
-        return rows, columns, rank if (rows + columns) * rank < math.prod(shape) else 0
+        fewer = (rows + columns) * rank * self.sent.itemsize * self.rate < 4 * math.prod(shape)
+        return rows, columns, rank if fewer else 0
+
+    def _rounded(self, factor: torch.Tensor) -> torch.Tensor:
+        """fp32: a factor as it is sent."""
+        return factor.to(self.sent).to(torch.float32)
 
     def _start(self, columns: int, rank: int, key: Key, device: torch.device) -> torch.Tensor:
         return orthonormal(philox.normal(columns * rank, Key(key.seed, key.step), 0x50, device).view(columns, rank))
@@ -145,9 +153,10 @@ class PowerSgd(Looped):
         matrix = torch.ldexp(torch.ldexp(x, -exponent // 2), -exponent - -exponent // 2) if apart else x
         q = self._start(columns, rank, key, x.device)
         for turn in range(self.iterations):
-            p = orthonormal(_filled(times(matrix, columns, q if turn == 0 else orthonormal(q)), rows))
+            p = self._rounded(orthonormal(_filled(times(matrix, columns, q if turn == 0 else orthonormal(q)), rows)))
             q = times_back(matrix, columns, p)
-        return [tensor_bytes(p), tensor_bytes((torch.ldexp(q, exponent) if apart else q).clamp(-3e38, 3e38))]
+        q = (torch.ldexp(q, exponent) if apart else q).clamp(-3e38, 3e38)
+        return [tensor_bytes(p.to(self.sent)), tensor_bytes(q.to(self.sent))]
 
     def _read_factors(
         self, reader: Reader, header: Header, device: torch.device
@@ -155,8 +164,9 @@ class PowerSgd(Looped):
         """(``[rows, rank]``, ``[columns, rank]``), or (the values, None)."""
         n = header.elements
         rows, columns, rank = self._plan(header.shape)
-        size = 4 * ((rows + columns) * rank if rank else n)
-        values = bytes_tensor(reader.take(size), torch.float32, device)
+        dtype = self.sent if rank else torch.float32
+        size = dtype.itemsize * ((rows + columns) * rank if rank else n)
+        values = bytes_tensor(reader.take(size), dtype, device).to(torch.float32)
         if not bool(torch.isfinite(values).all()):
             raise CodecError("the blob has values that are not finite")
         if not rank:
@@ -191,9 +201,10 @@ class PowerSgd(Looped):
             if fits and warm is not None
             else self._start(columns, rank, Key(context.tensor_seed, context.step), x.device)
         )
-        total_p = yield Reduce(_filled(times(flat, columns, q), rows), "sum")
-        p = orthonormal(total_p)
-        total_q = yield Reduce(times_back(flat, columns, p), "sum")
+        total_p = yield Reduce(_filled(times(flat, columns, q), rows).to(self.sent), "sum")
+        p = orthonormal(total_p.to(torch.float32))
+        total_q = yield Reduce(times_back(flat, columns, p).to(self.sent), "sum")
+        total_q = total_q.to(torch.float32, copy=True)
         context.memory["q"] = total_q.clone()
         # The error is relative to the approximation of the mean, as in the paper, not to a local approximation.
         out = product(p, total_q).view(-1)[: flat.numel()]

@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,7 +71,8 @@ def train(spec: str, rank: int, steps: int = 8, **options: Any) -> float:
 
 
 def plain(rank: int) -> None:
-    for spec in ("none", "powersgd:rank=2", "sign", "eden:bits=2", "thc", "cocktail:random=0.5,feedback=true", "int8"):
+    whole = ("none", "powersgd:rank=2", "powersgd:rank=2,factors=16", "sign", "eden:bits=2", "thc", "int8")
+    for spec in (*whole, "cocktail:random=0.5,feedback=true"):
         assert train(spec, rank) < 4.0, spec
 
 
@@ -260,6 +262,31 @@ def test_two_ranks(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_three_ranks_and_every_codec(tmp_path: Path) -> None:
     launch([scenario.__name__ for scenario in [*QUICK, every]], 3, tmp_path)
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["a bucket", "by parameter"])
+def test_powersgd_starts_from_its_last_factors_also_in_a_restored_state(together: bool) -> None:
+    """Of the same gradient again and again, without feedback's help: the error falls, and a restored state goes on."""
+    random = torch.Generator().manual_seed(3)
+    sizes = torch.logspace(0, -2, 40)
+    matrices = [torch.randn(40, 40, generator=random) @ torch.diag(sizes) for _ in range(2)]
+    flat, parameters = torch.cat([one.view(-1) for one in matrices]), [torch.nn.Parameter(m) for m in matrices]
+    model = SimpleNamespace(named_parameters=lambda: [("a", parameters[0]), ("b", parameters[1])])
+    bucket = SimpleNamespace(
+        buffer=lambda: flat, parameters=lambda: parameters, index=lambda: 0, is_last=lambda: True
+    )  # fmt: skip
+    state = ddp.State("powersgd:rank=8", per_parameter=not together)
+
+    def error(state: ddp.State) -> float:
+        state._errors.clear()
+        return float((state.submit(bucket).wait() - flat).square().sum())
+
+    cold, *warm = [error(state) for _ in range(6)]
+    again = ddp.State("powersgd:rank=8", per_parameter=not together)
+    again.load_state_dict(model, state.state_dict(model))
+    assert warm[-1] < 0.9 * cold and error(again) < 1.001 * warm[-1]
+    again._memories.clear()
+    assert error(again) > 1.05 * warm[-1]
 
 
 def test_a_biased_codec_without_feedback_is_refused() -> None:

@@ -27,7 +27,7 @@ global_exp intsgd intsgd:rule=max int8_tensor int8_channel rotq rotq:bits=6 rotq
 eden:bits=1.5 eden:bits=0.5 eden:bits=3.4,biased=true eden:bits=6.5 eden:bits=2
 turboquant:kind=prod turboquant:kind=prod,bits=1 avq avq:bits=1 avq:bits=3 avq:bits=6 thc:bits=3 docofl docofl:bits=2
 docofl:bits=8
-powersgd powersgd:rank=5 demo demo:k=100""".split()  # noqa: SIM905
+powersgd powersgd:rank=5 powersgd:factors=16 demo demo:k=100""".split()  # noqa: SIM905
 
 
 def results(spec: str) -> list[torch.Tensor | bytes]:

@@ -37,6 +37,8 @@ OTHERS = [
     "chunked_topk:k=30,bits=4",
     "demo:k=8",
     "powersgd:rank=8",
+    "powersgd:factors=16",
+    "powersgd:rate=16",
     "tile:bits=6,tile=16",
     "docofl:bits=2",
 ]

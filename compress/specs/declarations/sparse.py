@@ -102,6 +102,8 @@ CODECS = [
             Parameter("rank", 2, "columns of the factors", 1, 1024),
             Parameter("iterations", 1, "power steps of a single encode", 1, 100),
             FEEDBACK,
+            Parameter("factors", 32, "bits of a factor's number; 16: bfloat16", choices=(32, 16)),
+            Parameter("rate", 1.0, "a matrix whose factors have not so many times fewer bits is sent whole", 1.0, 1e4),
         ),
     ),
 ]

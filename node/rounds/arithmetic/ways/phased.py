@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..... import compress
-from .....compress.exchange.requests import Context
+from .....compress.exchange.requests import Context, Reduce
 from ...protocol.messages import Contribution, Decide, Part, Result
 from ...protocol.payloads import Refused, absurd_norm, contribution_of, pieces_of
 from ..aggregator import Aggregator
@@ -120,7 +120,7 @@ class Phased:
         digests = tuple(sent.digest for _, sent in counted)
         if void:
             return Result(part.index, who, digests), refused
-        made = contribution_of([b"" if total is None else to_bytes(total) for total in sums])
+        made = contribution_of([_answer(*one) for one in zip(sums, requests, strict=True)])
         return Result(part.index, who, digests, made.payload, made.sizes, made.digest), refused
 
     def _plausible(
@@ -225,6 +225,11 @@ class Phased:
 
 def _take_off(own: Tensor, values: Tensor) -> None:
     values.sub_(own.to(values.device))
+
+
+def _answer(total: Tensor | None, request: Reduce | None) -> bytes:
+    """A reduction's bytes, of the type that was asked for; empty where nothing was."""
+    return b"" if total is None or request is None else to_bytes(total.to(request.tensor.dtype))
 
 
 def phases_of(spec: str) -> int:

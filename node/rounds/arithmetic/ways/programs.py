@@ -60,10 +60,10 @@ def check_levels(run: Running, value: Tensor | None, member: str) -> None:
 
 
 def to_bytes(tensor: Tensor, bits: int = 1) -> bytes:
-    """The bytes of a tensor to be reduced, or of its reduction: fp32 unchanged; non-negative integers bit-packed in as
-    few bits as they need, at least ``bits``."""
+    """The bytes of a tensor to be reduced, or of its reduction: fp32 and bfloat16 unchanged; non-negative integers
+    bit-packed in as few bits as they need, at least ``bits``."""
     if tensor.is_floating_point():
-        return bytes(tensor_bytes(tensor.to(torch.float32)))
+        return bytes(tensor_bytes(tensor if tensor.dtype == torch.bfloat16 else tensor.to(torch.float32)))
     flat = tensor.reshape(-1)
     bits = max(bits, int(flat.max()).bit_length()) if flat.numel() else bits
     low = bytes(tensor_bytes(pack((flat & 255).to(torch.uint8), min(bits, 8))))
@@ -72,7 +72,7 @@ def to_bytes(tensor: Tensor, bits: int = 1) -> bytes:
 
 
 def from_bytes(blob: bytes | memoryview, request: Reduce | None) -> Tensor | None:
-    """The tensor of ``to_bytes``, shaped as the request's."""
+    """The tensor of ``to_bytes``, shaped as the request's; fp32 of bfloat16, so that sums are rounded once."""
     if request is None:
         if len(blob):
             raise compress.CodecError(f"{len(blob)} bytes where nothing was asked")
@@ -80,9 +80,10 @@ def from_bytes(blob: bytes | memoryview, request: Reduce | None) -> Tensor | Non
     like = request.tensor
     count = like.numel()
     if like.is_floating_point():
-        if len(blob) != 4 * count:
+        dtype = torch.bfloat16 if like.dtype == torch.bfloat16 else torch.float32
+        if len(blob) != dtype.itemsize * count:
             raise compress.CodecError(f"{len(blob)} bytes for {count} numbers")
-        values = bytes_tensor(blob, torch.float32, like.device)
+        values = bytes_tensor(blob, dtype, like.device).to(torch.float32)
         if not bool(torch.isfinite(values).all()):
             raise compress.CodecError("values that are not finite")
         return values.view(like.shape)

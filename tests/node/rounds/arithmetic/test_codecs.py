@@ -21,6 +21,7 @@ SPECS = [
     "sign:scale=rms,feedback=true",
     "int4:rounding=nearest,feedback=true",
     "powersgd:rank=4,feedback=true",
+    "powersgd:rank=4,feedback=true,factors=16,rate=2",
     "thc:bits=6,feedback=true",
     "demo:k=512,feedback=true",
     "chunked_topk:k=512,bits=3,feedback=true",

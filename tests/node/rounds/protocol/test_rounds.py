@@ -20,6 +20,7 @@ EXPLICIT = "chunked_topk:k=512,bits=2,feedback=true"
 
 
 SUMMED = ["powersgd:rank=2", "global_qsgd:bits=8", "thc:bits=6", "intsgd", "randomk:ratio=0.5,run=1"]
+SUMMED += ["powersgd:rank=2,factors=16"]
 CODECS = ["none", "cocktail:random=0.5,top=0.3,bits=4", "int8", EXPLICIT]
 
 
