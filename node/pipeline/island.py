@@ -11,18 +11,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,7 +39,7 @@ from ..models.definition import ModelDefinition
 from ..models.factory import model_of
 from ..models.weights.fetch import Fetch
 from ..models.weights.pretrained import CONFIG, PREFIX
-from .island_worker import ALONE_SECONDS, Words, described, form_group, hear, receive, say
+from .island_worker import ALONE_SECONDS, Words, described, form_group, hear, meeting_place, receive, remove, say
 
 if TYPE_CHECKING:
     from .sharding import ShardedStages
@@ -90,7 +87,8 @@ class Island:
         """Bytes of each rank's pieces of the parameters."""
         self._renew: Callable[[], None] = lambda: None
         """Makes new pieces after a pass that failed."""
-        self._folder = Path(tempfile.mkdtemp(prefix="farflung-island-"))
+        self._place, self._file = meeting_place()
+        """The path and the descriptor of the file by which the ranks find each other."""
         self._hands: list[_Hand] = []
         # The processes connect over the loopback interface, which no other machine reaches.
         loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
@@ -109,11 +107,11 @@ class Island:
 
     def _start(self, rank: int, environment: dict[str, str]) -> None:
         ours, theirs = Pipe()
-        words = [theirs.fileno(), self.devices[rank], rank, self.ranks, self._folder]
+        words = [theirs.fileno(), self.devices[rank], rank, self.ranks, self._place]
         # A session of its own: the terminal's Ctrl-C reaches only the first process.
         process = subprocess.Popen(
             python.module("farflung.node.pipeline.island_worker", *map(str, words)),
-            pass_fds=[theirs.fileno()],
+            pass_fds=[theirs.fileno(), self._file],
             stdin=subprocess.DEVNULL,
             stdout=2,  # stdout is for events; output of imported modules goes to stderr
             env=environment,
@@ -134,7 +132,7 @@ class Island:
         found = self._answers()
         self._tell("group")
         with self._together():
-            self._meshes = form_group(self.device, 0, self.ranks, self._folder)
+            self._meshes = form_group(self.device, 0, self.ranks, self._place)
         self._answers()
         device.tflops += sum(one["tflops"] for one in found)
         device.memory_bytes = min(device.memory_bytes, *(one["memory"] for one in found))
@@ -253,9 +251,10 @@ class Island:
             except subprocess.TimeoutExpired:
                 hand.process.kill()
                 hand.process.wait()
+        os.close(self._file)
+        remove(self._place)
         if dist.is_initialized():
             dist.destroy_process_group()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Island:
         return self
@@ -321,7 +320,7 @@ class Island:
         self._ended.set()
         if not self._closing.wait(GRACE_SECONDS):
             log.critical(self._lost)
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove(self._place)
             os._exit(RunFailed.status)
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import os
 import queue
-import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -29,6 +29,7 @@ from ...job.data.facts import Facts
 from ...job.schema import Job
 from ...scheduler import Plan
 from ..device.probe import free_memory, matmul_rate
+from ..ipc.arena import make_file
 from ..models.definition import ModelDefinition
 from ..models.dropout import Draw
 from ..models.factory import model_of
@@ -47,10 +48,10 @@ ALONE_SECONDS = 15.0
 
 
 class Hand:
-    """Rank ``rank`` of ``ranks``. ``folder``: has the files by which the ranks find each other."""
+    """Rank ``rank`` of ``ranks``. ``place``: the file by which the ranks find each other."""
 
-    def __init__(self, device: torch.device, rank: int, ranks: int, folder: Path) -> None:
-        self.device, self.rank, self.ranks, self.folder = device, rank, ranks, folder
+    def __init__(self, device: torch.device, rank: int, ranks: int, place: str) -> None:
+        self.device, self.rank, self.ranks, self.place = device, rank, ranks, place
         self._state: StageState | None = None
         self._shards: ShardedStages | None = None
         """Replaces the state if the job has ``parallel.inside``."""
@@ -76,7 +77,7 @@ class Hand:
         return {"tflops": matmul_rate(self.device, words["precision"]), "memory": free_memory(self.device)}, None
 
     def _group(self, words: Words) -> tuple[Words, None]:
-        self._meshes = form_group(self.device, self.rank, self.ranks, self.folder)
+        self._meshes = form_group(self.device, self.rank, self.ranks, self.place)
         return {}, None
 
     def _model(self, words: Words) -> tuple[Words, None]:
@@ -172,14 +173,30 @@ class Hand:
         return self._state
 
 
-def form_group(device: torch.device, rank: int, ranks: int, folder: Path) -> Meshes:
+def form_group(device: torch.device, rank: int, ranks: int, place: str) -> Meshes:
     """Form the process group of an island. Waits for all ranks. It is not reachable from other
     machines."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, (folder / "ranks").as_uri(), rank=rank, world_size=ranks)
+    dist.init_process_group(backend, f"file://{place}", rank=rank, world_size=ranks)
     return Meshes(device.type)
+
+
+def meeting_place() -> tuple[str, int]:
+    """(path, descriptor) of an empty file by which the ranks of an island find each other; they inherit the descriptor.
+    On Linux the file has no name, so nothing is left of it, however the processes end."""
+    if sys.platform == "linux":
+        made = make_file(0)
+        return f"/proc/self/fd/{made}", made
+    made, path = tempfile.mkstemp(prefix="farflung-island-")
+    return path, made
+
+
+def remove(place: str) -> None:
+    """Remove a meeting place that has a name."""
+    if not place.startswith("/proc/"):
+        Path(place).unlink(missing_ok=True)
 
 
 def described(tensor: Tensor) -> list[Any]:
@@ -220,7 +237,7 @@ def serve(connection: Connection, hand: Hand) -> None:
             while True:
                 orders.put(hear(connection))
         except (EOFError, OSError):
-            shutil.rmtree(hand.folder, ignore_errors=True)  # in case the first process did not
+            remove(hand.place)  # in case the first process did not
             os._exit(0)
 
     threading.Thread(target=listen, name="orders", daemon=True).start()
@@ -255,8 +272,8 @@ def main() -> None:
     # Only the first process handles a signal to the group: it says goodbye, and this process ends when it does.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    pipe, device, rank, ranks, folder = sys.argv[1:]
-    serve(Connection(int(pipe)), Hand(torch.device(device), int(rank), int(ranks), Path(folder)))
+    pipe, device, rank, ranks, place = sys.argv[1:]
+    serve(Connection(int(pipe)), Hand(torch.device(device), int(rank), int(ranks), place))
 
 
 if __name__ == "__main__":

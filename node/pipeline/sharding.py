@@ -23,6 +23,7 @@ from ..ipc.arena import release_freed_memory
 from ..models.decoders.matrix_plan import check_heads, matrix_plan, shares_of
 from ..models.definition import LanguageModel, ModelDefinition
 from ..models.stage import StageModel
+from ..state.sections.cut import SECTIONS
 from ..state.sections.section import Layout
 from ..state.stage_state import section_parameters
 from .cut_matrices import cut_matrices
@@ -58,7 +59,7 @@ class ShardedStages:
             self.models.append(model)
         self._layouts = [
             Layout.of(section, {parameter: definition.shapes[parameter] for parameter in parameters})
-            for section, parameters in section_parameters(definition, plan, stages).items()
+            for section, parameters in section_parameters(definition, plan, stages, SECTIONS).items()
         ]
 
     def obey(self, recompute: int | None) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...job.chosen import RECOMPUTE_KEY
 from ...job.schema import Job, Updates
-from ...proto.words.sections import TIED, section_of, stage_of
+from ...proto.words.sections import TIED, piece_of, section_of, stage_of
 from ...scheduler import Plan
 from ...scheduler.workloads.workload import settled_pattern
 from ..ipc.arena import release_freed_memory
@@ -22,6 +22,7 @@ from ..models.lora import base_name
 from ..models.stage import StageModel
 from ..rounds.protocol.messages import Part, RoundPlan
 from .optimizers.optimizers import Optimizer, kept_moments
+from .sections.cut import SECTIONS, even, sections_of_a_stage
 from .sections.gradients import Gradients
 from .sections.section import Layout, Section
 
@@ -29,6 +30,8 @@ BASE = "base:"
 """Prefix of the names under which frozen parameters are served."""
 REFERENCE = ("", "optimizer.outer.")
 """Prefixes of the vectors that are the group's reference, in the order of ``Section.reference``."""
+_TURN = 5
+"""Sections 0, 1, 2, ... of a stage are turned by 0, 5/8, 2/8, ... of their length: the first few are spread too."""
 
 
 class StageState:
@@ -36,8 +39,9 @@ class StageState:
 
     The modules' parameters are views into the sections' vectors.
 
-    There is one section for each stage; if a tied embedding lies on two stages, there is another section with that
-    parameter alone, which the nodes of the first and the last stage share.
+    There is one section for each stage, or several where islands may hold the stage in pieces (cut.py); if a tied
+    embedding lies on two stages, there is another section with that parameter alone, which the nodes of the first and
+    the last stage share.
     """
 
     def __init__(
@@ -63,8 +67,9 @@ class StageState:
         """Delta mode: the number of local steps in these moments."""
         self.bases: dict[int, int] = {}
         """The digest of the frozen weights of each layer that has some."""
+        self._cut = sections_of_a_stage(job)
         self.sections: dict[str, Section] = {}
-        for name, parameters in section_parameters(definition, plan, self.stages).items():
+        for name, parameters in section_parameters(definition, plan, self.stages, self._cut).items():
             layout = Layout.of(name, {parameter: definition.shapes[parameter] for parameter in parameters})
             momentum = bool(job.updates.outer_optimizer.momentum)
             self.sections[name] = Section(layout, self.gradient, kept_moments(job, optimizer), device, momentum)
@@ -156,7 +161,7 @@ class StageState:
         if node not in plan.nodes:
             return False
         stages = plan.stages_of(node)
-        wanted = section_parameters(definition, plan, stages)
+        wanted = section_parameters(definition, plan, stages, self._cut)
         ranges = [(model.first, model.last) for model in self.models]
         return ranges == [plan.stages[stage] for stage in stages] and {
             name: section.layout.names for name, section in self.sections.items()
@@ -168,14 +173,22 @@ def base_of(states: Sequence[StageState]) -> dict[str, dict[str, Tensor]]:
     return {BASE + name: {"": values} for state in reversed(states) for name, values in state.base()}
 
 
-def section_parameters(definition: ModelDefinition, plan: Plan, stages: Sequence[int]) -> dict[str, list[str]]:
-    """The parameters of each section of a node that holds these stages."""
+def section_parameters(
+    definition: ModelDefinition, plan: Plan, stages: Sequence[int], cut: int = 1
+) -> dict[str, list[str]]:
+    """The parameters of each section of a node that holds these stages, each cut into ``cut`` sections."""
     last = len(plan.stages) - 1
     shared = definition.tied_trained if last else None
     sections: dict[str, list[str]] = {}
     for stage in stages:
         names = definition.parameter_names(*plan.stages[stage])
-        sections[section_of(stage)] = [name for name in names if name != shared]
+        own = [name for name in names if name != shared]
+        if cut == 1:
+            sections[section_of(stage)] = own
+        else:
+            sizes = [math.prod(definition.shapes[name]) for name in own]
+            for number, heap in enumerate(even(sizes, cut)):
+                sections[section_of(stage, number)] = [own[index] for index in heap]
         if shared and stage in (0, last):
             sections[TIED] = [shared]
     return {name: parameters for name, parameters in sections.items() if parameters}
@@ -218,7 +231,9 @@ def round_plan(
             return members[0]
         if section == TIED:
             return members[middle * len(members) // numel]
-        return plan.publisher(stage_of(section), middle, numel)
+        # A stage's sections begin at different members, so that each publishes its part although sections are short.
+        turned = numel * (_TURN * piece_of(section) % SECTIONS) // SECTIONS
+        return plan.publisher(stage_of(section), (middle + turned) % numel, numel)
 
     parts: list[Part] = []
     for fragment in range(updates.fragments):

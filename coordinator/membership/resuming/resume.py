@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 
 from ....job.data.sampling import Position, unfinished
-from ....proto.words.sections import TIED, section_of
+from ....proto.words.sections import stages_of
 from ....scheduler.plans import Plan
 from ..faults.majority import beyond
 from ..rules import Rules
@@ -169,8 +169,8 @@ def _current(
     near = {name for name, behind in lags.items() if all(0 <= rounds <= _CATCHES_UP for rounds in behind.values())}
     reached = {
         section
-        for section, group in _groups(plan).items()
-        for name in near & group
+        for section in {one for sections in lags.values() for one in sections}
+        for name in near & _group(plan, section)
         if lags[name].get(section) == 0 or not any(lags[name].values())
     }
     return frozenset(
@@ -178,11 +178,14 @@ def _current(
     )
 
 
-def _groups(plan: Plan) -> dict[str, frozenset[str]]:
-    """The nodes that share each section of a plan."""
+def _group(plan: Plan, section: str) -> frozenset[str]:
+    """The nodes that share a section of a plan; none if the plan has no such section."""
     last = len(plan.stages) - 1
-    found = {section_of(stage): frozenset(plan.group(stage)) for stage in range(last + 1)}
-    return {**found, TIED: found[section_of(0)] | found[section_of(last)]}
+    try:
+        stages = stages_of(section, last)
+    except ValueError:  # a node may send any name
+        return frozenset()
+    return frozenset(name for stage in stages if 0 <= stage <= last for name in plan.group(stage))
 
 
 def fresh_layers(plan: Plan, holders: tuple[tuple[str, ...], ...]) -> str:

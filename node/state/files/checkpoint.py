@@ -15,7 +15,7 @@ from torch import Size, Tensor
 
 from ....job.data.sampling import Position
 from ....proto.errors import FarflungError
-from ....proto.words.sections import TIED, section_of, stage_file
+from ....proto.words.sections import stage_file, stage_of
 from ...ipc.pipe import IoEnded
 from ...models.weights.fetch import Fetch
 from ...models.weights.safetensors_range import Slot, Source
@@ -49,7 +49,7 @@ def tensors_of(state: StageState, stage: int) -> dict[str, Tensor]:
     """The tensors of a stage's file by name, as views of the state."""
     tensors: dict[str, Tensor] = {}
     for section in state.sections.values():
-        if section.layout.section not in (section_of(stage), TIED if stage == 0 else ""):
+        if stage_of(section.layout.section) != stage:
             continue
         for prefix, vector in state.vectors(section).items():
             for name, values in section.layout.views(vector):

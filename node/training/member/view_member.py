@@ -14,7 +14,7 @@ from ....job.data.facts import Facts
 from ....job.data.sampling import Position
 from ....job.schema import Job, Updates
 from ....proto import data_pb2
-from ....proto.words.sections import TIED, section_of
+from ....proto.words.sections import stages_of
 from ....scheduler import Plan
 from ...context import ROUND, URGENT, NodeContext
 from ...rounds.arithmetic.exchange import Exchange
@@ -110,9 +110,8 @@ class ViewMember:
         """Make each section's exchange, and, if the section has other members, its link."""
         context, job, plan = self.context, self.job, self.plan
         until = last_outer_round(self.base_round, self.position.step, self.last_step, job.updates)
-        ends = (0, len(plan.stages) - 1)
         for name, section in self.state.sections.items():
-            followed = any(name == section_of(stage) or (name == TIED and stage in ends) for stage in start.followed)
+            followed = not start.followed.isdisjoint(stages_of(name, len(plan.stages) - 1))
             exchange = exchange_of(job, plan, section, context.name, followed=followed, until=until)
             self.exchanges[name] = exchange
             exchange.place_in(context.wire.place)

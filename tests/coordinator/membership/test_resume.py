@@ -138,6 +138,19 @@ def test_delta_tied_embedding_behind_on_the_last_stage():
     assert {one.name: one.round for one in decision.sections} == {"stage-0": 12, "stage-1": 12, "tied": 12}
 
 
+def test_delta_a_stage_of_several_sections():
+    """a has yet to apply one of them, c another: each takes it up from the other."""
+    held = {name: at(("stage-0.0", 11 + (name == "c")), ("stage-0.7", 11 + (name == "a"))) for name in "ac"}
+    decision = decide("delta", answers("a", "b", "c", **held))
+    assert decision.checkpoint == -1 and decision.holders == (("a", "c"), ("a", "c"), ("b",), ("b",))
+    assert {one.name: one.round for one in decision.sections} == {"stage-0.0": 12, "stage-0.7": 12, "stage-1": 12}
+    held["c"] = at(("stage-0.0", 12), ("stage-0.7", 10))
+    decision = decide("delta", answers("a", "b", "c", **held))
+    assert decision.checkpoint == 5, "c is too far behind, and a has nobody to take stage-0.0 up from"
+    held["c"] = at(("stage-0.0", 12), ("stage-0.7", 12), ("nonsense", 12))
+    assert decide("delta", answers("a", "b", "c", **held)).holders[0] == ("a", "c")
+
+
 def test_delta_tied_embedding_too_far_behind_goes_back():
     first, last = at(("stage-0", 12), ("tied", 12)), at(("stage-1", 12), ("tied", 10))
     assert decide("delta", answers("a", "b", "c", a=first, b=last, c=first)).checkpoint == 5

@@ -1,5 +1,7 @@
 """A node of two processes (gloo) computes what a node of one does, whatever the mode, the cut and the stage."""
 
+import sys
+
 import pytest
 import torch
 from plain_loop import plain_losses
@@ -42,9 +44,11 @@ def island():
         measured = made.measure()
         assert measured.tflops > 0 and measured.memory_bytes > 0
         assert measured.description.startswith("island of 2: ")
+        # However the processes end, no file of theirs is left: they find each other by one without a name.
+        assert sys.platform != "linux" or made._place == f"/proc/self/fd/{made._file}"
         yield made
     # Told by nothing but the end of its connection, as when the node is killed.
-    assert [hand.process.returncode for hand in made._hands] == [0] and not made._folder.exists()
+    assert [hand.process.returncode for hand in made._hands] == [0]
 
 
 def job_of(microbatch=3, schedule="1f1b", precision="fp32", **updates) -> Job:

@@ -63,7 +63,7 @@ def test_a_rank_that_fails_alone_wakes_the_others(monkeypatch):
     def obey(words):
         raise torch.OutOfMemoryError("none left")
 
-    hand = SimpleNamespace(is_sharded=True, folder="nowhere", obey=obey)
+    hand = SimpleNamespace(is_sharded=True, place="/proc/nowhere", obey=obey)
     threading.Thread(target=island_worker.serve, args=(theirs, hand), daemon=True).start()
     island_worker.say(ours, {"do": "forward"})
     answer = island_worker.hear(ours)
@@ -84,27 +84,28 @@ def test_the_first_rank_does_not_wait_for_those_that_wait_for_it(monkeypatch):
 def test_each_rank_holds_its_part_and_a_failed_pass_is_made_good(island):
     job, device = job_of(), torch.device("cpu")
     state = StageState(model_of(job, FACTS), job, MIDDLE, "n0", make_optimizer(job), device)
-    (model,), (section,) = state.models, state.sections.values()
+    (model,), sections = state.models, list(state.sections.values())
     island.take_up(job, FACTS, lambda *_: b"", ())
     island.place(MIDDLE, "n0")
-    assert island.bytes_held == [section.x.nbytes // 2] * 2
-    section.x.normal_()
-    island.share([section.x])
+    assert island.bytes_held == [sum(section.x.nbytes for section in sections) // 2] * 2
+    for section in sections:
+        section.x.normal_()
+    island.share(section.x for section in sections)
     sample = torch.randn(2, 16, 32)
     for rows in (31, 32):  # a width that no layer takes, then the right one
-        island.share([section.x])
+        island.share(section.x for section in sections)
         try:
             made = SpreadPass(island, 0, model, sample[:, :, :31] if rows == 31 else sample, torch.empty(0))
         except RuntimeError:
             assert rows == 31 and island.spoiled
     assert not island.spoiled
     made.backward(torch.ones_like(made.output))
-    island.sum([section.grad])
-    gradient = section.grad.clone()
+    island.sum(section.grad for section in sections)
+    gradient = torch.cat([section.grad for section in sections])
     state.gradients.begin()
     model(sample).sum().backward()
     state.gradients.end()
-    torch.testing.assert_close(gradient, section.grad, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(gradient, torch.cat([section.grad for section in sections]), rtol=1e-3, atol=1e-3)
 
 
 def test_cuts():

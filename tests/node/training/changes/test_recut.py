@@ -17,13 +17,14 @@ BEFORE = Plan(pipelines=(("a", "b"), ("c", "d")), stages=((0, 1), (2, 4)), micro
 AFTER = Plan(pipelines=(("a", "b"), ("c", "d")), stages=((0, 2), (3, 4)), microbatches=(3, 3))
 
 
-def job_of(updates):
+def job_of(updates, inside="ddp"):
     return Job.model_validate(
         {
             "run": {"name": "recut", "seed": 3, "steps": STEPS},
             "model": {"family": "gpt2", "layers": 3, "width": 16, "heads": 2, "context": 8, "tie": True},
             "data": {"text": ["none.txt"]},
             "train": {"batch": 12, "microbatch": 2, "learning_rate": 3e-3, "eval_every": 0},
+            "parallel": {"inside": inside},  # fsdp: several sections a stage
             "updates": {"mode": "delta", "block": 256, **updates},
             "checkpoint": {"every": 0},
         }
@@ -69,16 +70,16 @@ def before(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "updates",
+    ("updates", "inside"),
     [
-        {"codec": "topk:ratio=0.05", "overlap": 1},
-        {"codec": "chunked_topk:k=64,bits=2,feedback=true"},
-        {"codec": "topk:ratio=0.05", "every": 5, "outer": "nesterov:lr=0.7,momentum=0.9"},
-        {"mode": "gradient", "codec": "topk:ratio=0.05,feedback=true"},
+        ({"codec": "topk:ratio=0.05", "overlap": 1}, "ddp"),
+        ({"codec": "chunked_topk:k=64,bits=2,feedback=true"}, "fsdp"),
+        ({"codec": "topk:ratio=0.05", "every": 5, "outer": "nesterov:lr=0.7,momentum=0.9"}, "ddp"),
+        ({"mode": "gradient", "codec": "topk:ratio=0.05,feedback=true"}, "ddp"),
     ],
 )
-def test_a_boundary_moves_and_what_was_learnt_goes_along(before, updates):
-    hub = start(job_of(updates))
+def test_a_boundary_moves_and_what_was_learnt_goes_along(before, updates, inside):
+    hub = start(job_of(updates, inside))
     wait_until(lambda: min(one.step for one in hub.trainers.values()) >= 7)
     hub.change(AFTER, AFTER.nodes, start=False)
     own = "m" if updates.get("mode") != "gradient" else "feedback"
