@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import numpy as np
@@ -67,6 +68,11 @@ class StageRunner:
         self._packed = context.facts.packed or context.facts.sets_packed
         """Samples have several documents, and every stage has to know where they begin."""
         self._needs_tokens = context.definition.needs_tokens
+        self._left: dict[int, int] = {}
+        """Stage -> how many of its microbatches have no backward pass yet in this step."""
+        self.last_backward: Callable[[Chunk], AbstractContextManager[None]] = lambda chunk: nullcontext()
+        """A context for the last backward pass of a stage in a step: each gradient is complete when the pass reaches
+        it."""
 
     def step(self, step: int, microbatches: Sequence[list[int]], scale: float) -> Tally:
         """Forward and backward pass of every microbatch (a list of sample ids). The gradients of ``scale`` times the
@@ -77,6 +83,7 @@ class StageRunner:
         held: dict[Action, Pass | SpreadPass] = {}
         slot = self._slot
         count, chunks = len(microbatches), len(self._chunks)
+        self._left = {chunk.stage: count for chunk in self._chunks}
         order = Order(slot.schedule, slot.position, slot.positions, count, chunks, slot.in_flight)
         while order.left:
             action = self._next(order, step)
@@ -241,7 +248,11 @@ class StageRunner:
             assert received is not None
             gradient = onto(received, self._device).to(output.dtype)
             chunk.outgoing.commit(step, microbatch)  # the receiver has used the activation
-        with self._clock.computing("backward", chunk.stage):
+        self._left[chunk.stage] -= 1
+        with (
+            nullcontext() if self._left[chunk.stage] else self.last_backward(chunk),
+            self._clock.computing("backward", chunk.stage),
+        ):
             back = made.backward(gradient, scale)
         if chunk.model.is_first:
             return

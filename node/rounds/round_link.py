@@ -25,9 +25,11 @@ from .protocol.messages import (
     AskContribution,
     AskResult,
     Complete,
+    Contribution,
     Decide,
     Effect,
     Equivocated,
+    Part,
     Refuse,
     Result,
     SendContribution,
@@ -116,11 +118,33 @@ class RoundLink:
         return self._keys.missing if self._keys is not None else ()
 
     def begin(self) -> None:
-        """Encode this node's contributions and send them."""
-        self._checked = self._spoiled = 0
+        """Encode this node's contributions, but those that were offered before, and send them."""
+        if self.rounds.open is not None:
+            self.offer(self.rounds.unoffered)
+            return
+        number = self.rounds.applied + 1
         with self.coding("encode"):
-            number = self.rounds.applied + 1
             own = self.disputes.signed(self.exchange.contributions(number), number)
+        self._begin(own)
+
+    def offer(self, parts: Sequence[Part]) -> None:
+        """Encode this node's contributions to some parts and send them. Opens the round if it is not open."""
+        rounds, number = self.rounds, self.rounds.applied + 1
+        opens = rounds.open is None
+        with self.coding("encode"):
+            if opens:
+                self.exchange.open(number)
+            made = {part.index: self.exchange.offer(number, part) for part in parts}
+            own = self.disputes.signed(made, number)
+        if opens:
+            self._begin(own)
+            return
+        for part, contribution in own.items():
+            self._carry(rounds.offer(part, contribution, self.clock()))
+
+    def _begin(self, own: dict[int, Contribution]) -> None:
+        number = self.rounds.applied + 1
+        self._checked = self._spoiled = 0
         self._chains = {n: chain for n, chain in self._chains.items() if n > number - KEPT_ROUNDS}
         self._chains[number] = self.rounds.chain
         self._carry(self.rounds.begin(own, self.clock()))

@@ -21,6 +21,7 @@ from ..models.definition import ModelDefinition
 from ..models.lora import base_name
 from ..models.stage import StageModel
 from ..rounds.protocol.messages import Part, RoundPlan
+from .buckets import buckets, place_in
 from .optimizers.optimizers import Optimizer, kept_moments
 from .sections.cut import SECTIONS, even, sections_of_a_stage
 from .sections.gradients import Gradients
@@ -235,18 +236,24 @@ def round_plan(
         turned = numel * (_TURN * piece_of(section) % SECTIONS) // SECTIONS
         return plan.publisher(stage_of(section), (middle + turned) % numel, numel)
 
+    # Each part of a sum in phases has a common scale or basis, and each of a robust average its own factors: these
+    # stay as few as there are publishers.
+    early = updates.mode == "gradient" and not phases and not updates.robust_average
+    publishers = 1 if pattern == "all_to_all" else len(members)
     parts: list[Part] = []
     for fragment in range(updates.fragments):
         # A unit belongs to the fragment whose range contains its middle, and within that to the publisher likewise.
         edges = [layout.numel * turn // updates.fragments for turn in (fragment, fragment + 1)]
         run = [unit for unit in units if edges[0] <= sum(unit) // 2 < edges[1]]
-        begin, length = (run[0][0], run[-1][1] - run[0][0]) if run else (0, 0)
-        owners = [owner(sum(unit) // 2 - begin, length) for unit in run]
-        for publisher, group in groupby(zip(owners, run, strict=True), itemgetter(0)):
-            mine = [unit for _, unit in group]
-            for phase in range(max(1, phases)):
-                takers = takers_of(members, regions, publisher, len(parts)) if pattern == "two_level" and far else ()
-                parts.append(Part(len(parts), publisher, mine[0][0], mine[-1][1], fragment, phase, takers))
+        for number, bucket in enumerate(buckets(run, publishers) if early else [run] if run else []):
+            begin, length = bucket[0][0], bucket[-1][1] - bucket[0][0]
+            owners = [owner(place_in(unit, number) - begin, length) for unit in bucket]
+            for publisher, group in groupby(zip(owners, bucket, strict=True), itemgetter(0)):
+                mine = [unit for _, unit in group]
+                for phase in range(max(1, phases)):
+                    two = pattern == "two_level" and far
+                    takers = takers_of(members, regions, publisher, len(parts)) if two else ()
+                    parts.append(Part(len(parts), publisher, mine[0][0], mine[-1][1], fragment, phase, takers))
     return RoundPlan(
         section,
         members,

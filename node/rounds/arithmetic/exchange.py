@@ -18,7 +18,7 @@ from ....compress.specs.spec import spec_feedback
 from ....job.tables.outer import Outer
 from ....job.tables.robust import Robust
 from ...state.sections.section import Section
-from ..protocol.messages import Contribution, Decide, Result, RoundPlan
+from ..protocol.messages import Contribution, Decide, Part, Result, RoundPlan
 from ..protocol.payloads import SEGMENT, Place, Refused, segments
 from .aggregator import Aggregator
 from .applier import Applier
@@ -118,24 +118,33 @@ class Exchange:
 
     # ---- offering --------------------------------------------------------------------------
 
-    def contributions(self, round: int) -> dict[int, Contribution]:
-        """This node's contribution to every part of a round. Changes no weights.
-
-        Raises:
-            compress.CodecError: in delta mode, if ``x - g`` is not finite; it must not be sent.
-        """
-        parts = [part for part in self.plan.parts_in(round) if part.phase == 0]
+    def open(self, round: int) -> None:
+        """A round begins, with nothing offered yet."""
         self._way = self.way_of(round)
         self.aggregator.forget_published()
         self.applier.begin()
         self.encoder.own = {}
         self.carries = self.terms.gradient and self.terms.keeps_errors(round)
-        pieces = [here for part in parts for here in segments(part)]
-        if self.terms.gradient and not all(is_finite(self.encoder.offered(here)) for here in pieces):
-            self.encoder.own = {part.index: Contribution((), (), 0) for part in parts}
+
+    def offer(self, round: int, part: Part) -> Contribution:
+        """This node's contribution to a part (of phase 0) of the open round. Changes no weights. In gradient mode it
+        has no bytes if a value is not finite, which makes the part's sum void, so that the step is dropped.
+
+        Raises:
+            compress.CodecError: in delta mode, if ``x - g`` is not finite; it must not be sent.
+        """
+        if self.terms.gradient and not all(is_finite(self.encoder.offered(here)) for here in segments(part)):
+            made = Contribution((), (), 0)
         else:
-            self.encoder.own = {part.index: self._way.offer(round, part) for part in parts}
-        return self.encoder.own
+            made = self._way.offer(round, part)
+        self.encoder.own[part.index] = made
+        return made
+
+    def contributions(self, round: int) -> dict[int, Contribution]:
+        """Opens a round; this node's contribution to every part, as `offer`."""
+        self.open(round)
+        parts = [part for part in self.plan.parts_in(round) if part.phase == 0]
+        return {part.index: self.offer(round, part) for part in parts}
 
     def advance(self, result: Result) -> Contribution:
         """Rounds in phases: this node's contribution to the phase after the one that ``result`` answers."""

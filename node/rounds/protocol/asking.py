@@ -23,7 +23,7 @@ def ask(mine: Standing, now: float, sending: bool = False) -> list[Effect]:
     turn = mine.open.asked
     mine.open.asked += 1
     mine.open.ask_at = now + min(LONGEST_ASK_SECONDS, ASK_AGAIN_SECONDS * 2 ** min(turn, 8))
-    for part in mine.parts:
+    for part in filter(mine.has_offered, mine.parts):
         effects += _ask_for_terms(mine, part, sending)
         near = part.taker(mine.index[mine.me])
         sources = [n for n in dict.fromkeys((near, part.publisher, *mine.plan.members)) if n != mine.me]

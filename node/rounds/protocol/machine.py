@@ -26,17 +26,24 @@ class Rounds(Standing):
     """A section's rounds in one view, seen by one member: each event returns effects."""
 
     def begin(self, own: dict[int, Contribution], now: float) -> list[Effect]:
-        """Open the next round with this node's contribution to every part."""
+        """Open the next round with this node's contributions, by part; to other parts it contributes later."""
         if self.open is not None:
             raise RuntimeError(f"round {self.open.number} of {self.plan.section} is still open")
         self.open = OpenRound(self.applied + 1, now, ask_at=now + ASK_AGAIN_SECONDS)
-        effects: list[Effect] = []
-        for part in self.parts:
-            if part.phase == 0:
-                effects += self._offer(part, own[part.index])
+        effects = [effect for part in self.parts if part.index in own for effect in self._offer(part, own[part.index])]
         for message in self.early.due(self.open.number):
             effects += message.take(now)
         return effects + self.progress(now)
+
+    def offer(self, part: int, own: Contribution, now: float) -> list[Effect]:
+        """Take this node's contribution to another part of the open round."""
+        self.current().ask_at = now + ASK_AGAIN_SECONDS
+        return self._offer(self.plan.parts[part], own) + self.progress(now)
+
+    @property
+    def unoffered(self) -> list[Part]:
+        """The parts of the open round, or of the next, to which this node has not contributed yet."""
+        return [part for part in self.parts if part.phase == 0 and (self.open is None or not self.has_offered(part))]
 
     def decided(self, part: int, result: Result, now: float) -> list[Effect]:
         """Take the sum that ``Decide`` asked for. From now on the result is published and cannot change."""

@@ -50,6 +50,11 @@ class Standing:
             raise RuntimeError(f"no open round of {self.plan.section}")
         return self.open
 
+    def has_offered(self, part: Part) -> bool:
+        """Whether this node has contributed to a part of the open round. A part of a later phase counts as offered: it
+        follows from the phase before."""
+        return part.phase > 0 or (part.index, self.index[self.me]) in self.current().contributions
+
     def takes(self, part: Part) -> bool:
         """Whether this node adds up a part, as its publisher or for its region."""
         return part.taker(self.index[self.me]) == self.me

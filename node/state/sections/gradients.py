@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,11 +20,22 @@ class Gradients:
     def __init__(self, parameters: Mapping[str, Tensor], places: Mapping[str, Tensor]) -> None:
         """``places``: views of the sections' gradient vectors, in the parameters' shapes."""
         self._parameters, self._places = dict(parameters), dict(places)
-        self._awaited: set[str] = set()
+        self._arrivals = _Arrivals()
+        self._awaited = self._arrivals.awaited
         for name, parameter in parameters.items():
             watch: Callable[[Callable[[Tensor], None]], Any] = parameter.register_post_accumulate_grad_hook
-            watch(partial(_came, places[name], self._awaited, name))
+            watch(partial(_came, places[name], self._arrivals, name))
             parameter.grad = places[name]
+
+    @contextmanager
+    def told(self, tell: Callable[[str], None]) -> Iterator[None]:
+        """A context in which ``tell`` is called with the name of each parameter as a backward pass has added to its
+        gradient, in the thread of that pass. What ``tell`` raises ends the pass."""
+        self._arrivals.tell = tell
+        try:
+            yield
+        finally:
+            self._arrivals.tell = None
 
     def begin(self) -> None:
         """A step begins."""
@@ -43,9 +55,20 @@ class Gradients:
         self._awaited.clear()
 
 
-def _came(place: Tensor, awaited: set[str], name: str, parameter: Tensor) -> None:
+class _Arrivals:
+    """What the hooks of all parameters share."""
+
+    def __init__(self) -> None:
+        self.awaited: set[str] = set()
+        """Parameters without a gradient in this step."""
+        self.tell: Callable[[str], None] | None = None
+
+
+def _came(place: Tensor, arrivals: _Arrivals, name: str, parameter: Tensor) -> None:
     """Hook: a parameter has its gradient. Not a method, which would make the parameter keep all others alive."""
-    if name in awaited:
+    if name in arrivals.awaited:
         assert parameter.grad is not None
         parameter.grad = place.copy_(parameter.grad)
-        awaited.discard(name)
+        arrivals.awaited.discard(name)
+    if arrivals.tell is not None:
+        arrivals.tell(name)

@@ -50,6 +50,11 @@ class Layout:
         for name, shape, (start, stop) in zip(self.names, self.shapes, pairwise(self.offsets), strict=True):
             yield name, vector[start:stop].view(shape)
 
+    def names_in(self, start: int, stop: int) -> list[str]:
+        """The parameters that have elements in a range of the flat vector."""
+        where = zip(self.names, pairwise(self.offsets), strict=True)
+        return [name for name, (first, end) in where if first < stop and end > start]
+
     def blocks(self, size: int) -> list[tuple[int, int]]:
         """The vector cut into ranges of ``size`` elements. They depend on the model alone, not on membership."""
         return [(start, min(start + size, self.numel)) for start in range(0, self.numel, size)]

@@ -27,6 +27,7 @@ from ..modes.gossip_mode import UnagreedMode
 from ..modes.gradient_mode import GradientMode
 from ..modes.mode import Mode
 from ..resources import Resources
+from .early_offers import EarlyOffers
 from .milestones import Milestones
 from .step_report import StepReport
 from .texts import StageTexts
@@ -61,6 +62,10 @@ class ViewTraining:
             self._neighbours,
             context,
         )
+        self.early: EarlyOffers | None = None
+        if isinstance(self.runner, StageRunner) and resources.island is None:
+            self.early = EarlyOffers(view, self.chunks, state.gradients)
+            self.runner.last_backward = self.early.last_backward
         self.report = StepReport(view, self.chunks)
         view.report_step = self.report.finished
         self.milestones = Milestones(view, self.mode, self.runner, self.size)
@@ -152,6 +157,8 @@ class ViewTraining:
             with clock.computing("share"):
                 island.share(section.x for section in sections)
         self.state.gradients.begin()
+        if self.early is not None:
+            self.early.begin(step)
         tally = self.runner.step(step, microbatches, scale)
         self.state.gradients.end()
         if island is not None:

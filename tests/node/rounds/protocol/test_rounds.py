@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from header_bodies import body_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from round_group import NUMEL, Group
@@ -296,3 +297,29 @@ def test_members_at_their_own_pace_until_the_view_ends(way, weights, robust, see
 @WANDERINGS
 def test_thousands_of_ways_to_the_end_of_a_view(way, weights, robust, seed):
     wander(*way, weights, robust, seed)
+
+
+@pytest.mark.parametrize("pattern", ["publishers", "two_level"])
+def test_parts_may_be_offered_one_after_the_other(pattern):
+    """And nobody is asked for what this node has not begun itself."""
+    whole, pieces = (Group(pattern, "int4", [1.0, 0.5, 2.0, 1.0]) for _ in range(2))
+    for link in whole.links.values():
+        link.begin()
+    whole.end_round()
+    links, first = list(pieces.links.values()), pieces.links["a"]
+    first.offer(first.rounds.unoffered[-1:])
+    assert {body_of(header).part for _, _, header, _ in pieces.mail} == {3}
+    pieces.now = 60.0
+    first.tick()
+    asked = [body_of(header) for _, to, header, _ in pieces.mail[1:]]
+    assert asked and {body.part for body in asked} == {3} and {to for _, to, _, _ in pieces.mail} <= set("bcd")
+    for link in links[1:]:
+        link.begin()
+    while pieces.mail:
+        pieces.deliver(0)
+    assert not any(link.complete for link in links) and [part.index for part in first.rounds.unoffered] == [0, 1, 2]
+    first.begin()
+    pieces.end_round()
+    assert not pieces.warnings
+    for one, other in zip(whole.links.values(), links, strict=True):
+        assert torch.equal(one.exchange.section.g, other.exchange.section.g)

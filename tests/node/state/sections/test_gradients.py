@@ -3,6 +3,7 @@
 import gc
 import weakref
 
+import pytest
 import torch
 
 from farflung.node.state.sections.gradients import Gradients
@@ -58,3 +59,22 @@ def test_one_parameter_does_not_keep_the_others():
         assert gone() is None and kept.grad is not None
     finally:
         gc.enable()
+
+
+def test_a_context_tells_of_each_gradient_and_what_it_raises_ends_the_pass():
+    parameters, flat, gradients = stage()
+    told = []
+    gradients.begin()
+    with gradients.told(told.append):
+        (parameters["a"].prod() + parameters["a"].sum() + parameters["b"].sum()).backward()
+    assert sorted(told) == ["a", "b"] and torch.equal(flat, torch.tensor([2.0, 2.0, 1.0, 1.0, 1.0]))
+
+    def refuse(name):
+        raise InterruptedError(name)
+
+    with pytest.raises(InterruptedError), gradients.told(refuse):
+        parameters["a"].sum().backward()
+    gradients.begin()
+    (parameters["a"].sum() + parameters["b"].sum()).backward()
+    gradients.end()
+    assert sorted(told) == ["a", "b"] and torch.equal(flat, torch.ones(5))
