@@ -34,6 +34,7 @@ from ...scheduler.workloads.workload import CodecChoice, Workload
 from ..jobs.codecs_of_a_job import check_codec
 from ..screen.events.view_lines import stage_text
 from .memory import memory_of
+from .refusals import check_as_a_start
 
 PLANNING = 0.75
 """The part of the time limit for the plan; the rest is for trying changes of the job that would use its spares."""
@@ -211,5 +212,6 @@ def workload_asked(job: str | Path | Mapping[str, Any] | None) -> tuple[Workload
         workload, steps = workload_of(job), dict(job.get("run") or {}).get("steps")
     else:
         loaded = _loaded(Path(job))
+        check_as_a_start(loaded)
         workload, steps = _workload_of(loaded), loaded.run.steps
     return workload, float(steps) * workload.batch * workload.tokens_per_sample if steps else None

@@ -20,12 +20,17 @@ def uses_aqsgd(job: Job) -> bool:
 def check_facts(job: Job, facts: Facts) -> None:
     """Checks that need the data and the model: samples for one batch, stages, epochs of AQ-SGD. JobError where one
     fails."""
-    layers, stages = len(facts.profile.layers), job.parallel.stages
+    check_stages(job, len(facts.profile.layers))
+    check_samples(job, facts.samples, facts.steps)
+
+
+def check_stages(job: Job, layers: int) -> None:
+    """JobError where the job has more stages than its model has layers."""
+    stages = job.parallel.stages
     if stages != "auto" and stages > layers:
         raise JobError(
             f"parallel.stages = {stages} is more than the model's {layers} layers", f"write stages = {layers} or fewer"
         )
-    check_samples(job, facts.samples, facts.steps)
 
 
 def check_samples(job: Job, samples: int, steps: int) -> None:

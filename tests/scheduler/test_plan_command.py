@@ -218,3 +218,36 @@ def test_the_published_measurements_are_predicted():
     assert result["mean_absolute_error"] <= 0.10
     assert result["worst"] <= 0.25
     assert result["lowest_rank_correlation"] >= 0.95
+
+
+OPT = {"model_type": "opt", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 64,
+       "vocab_size": 300, "max_position_embeddings": 64, "word_embed_proj_dim": 32}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "config", "says"),
+    [
+        ({"[data]": '[parallel]\ninside = "tp"\n[data]'}, None, "inside = \"tp\": the model family 'gpt2' has no plan"),
+        ({"[data]": "vocabulary = 100\n[data]"}, None, "model.vocabulary = 100 is less than the 256 tokens"),
+        ({}, OPT | {"vocab_size": 256}, "the attention of the model family 'opt' can't tell several conversations"),
+        ({}, {"model_type": "bert", "vocab_size": 256, "num_hidden_layers": 2, "hidden_size": 8}, "bert"),
+        ({"[train]": "[model.lora]\nrank = 2\ntargets = ['nothing']\n[train]"}, OPT | {"vocab_size": 256}, "nothing"),
+        ({"context = 128": "context = 65"}, OPT | {"vocab_size": 256}, "more than the 64 positions"),
+    ],
+)
+def test_what_a_start_refuses_of_the_model_a_plan_refuses(tmp_path, changes, config, says):
+    cluster, job = files(tmp_path)
+    text = JOB
+    if config is not None:
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+        shape = 'family = "gpt2"\nlayers = 4\nwidth = 128\nheads = 4\ncontext = 128\n'
+        context = "context = 128\n" if "context = 128" in changes else ""
+        text = text.replace(shape, f'pretrained = "model"\n{context}')
+        text = text.replace('text = ["none.txt"]', 'chat = ["c.jsonl"]')
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    job.write_text(text)
+    with pytest.raises(PlanError, match=re.escape(says)):
+        run(cluster, job, time_limit=1)

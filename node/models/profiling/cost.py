@@ -26,7 +26,7 @@ from ....scheduler.workloads.decoders import FORMULAS, decoder_layers, shape_of
 from ....scheduler.workloads.workload import Layer
 from ..builds import SequentialModel, build_data
 from ..decoders.families import DEFAULT_CONTEXT
-from ..definition import LanguageModel
+from ..definition import LanguageModel, ModelDefinition
 from ..factory import model_of
 from ..lora import LoraModel
 from ..own_code import own_code
@@ -46,7 +46,7 @@ def profile(job: Job, vocabulary: int | None) -> Profile:
     """
     if job.model.parameters is not None:
         return own_profile(job.model.parameters, job.data.samples)
-    definition = model_of(_with_vocabulary(job, vocabulary), None)
+    definition = definition_of(job, vocabulary)
     data = build_data(job) if job.data.build is not None else None
     if isinstance(definition, LanguageModel):
         if data is not None:
@@ -75,6 +75,12 @@ def profile(job: Job, vocabulary: int | None) -> Profile:
         validation_samples=len(data[1][0]) if data else None,
         own=own_code(job, definition, data if job.data.where == "coordinator" else None),
     )
+
+
+def definition_of(job: Job, vocabulary: int | None) -> ModelDefinition:
+    """The definition of a job's model for a tokenizer's ``vocabulary``, without weights. FarflungError for everything
+    that is wrong with the model itself."""
+    return model_of(_with_vocabulary(job, vocabulary), None)
 
 
 def own_profile(parameters: int, samples: int | None) -> Profile:
