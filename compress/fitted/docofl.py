@@ -1,23 +1,22 @@
-"""``docofl``: a correction to an anchor that the receiver already has (DoCoFL, Dorfman et al., ICML 2023).
+"""``docofl``: the entropy-coded quantiser of DoCoFL (Dorfman et al., ICML 2023).
 
-The codec sends a vector unbiased at a budget of bits: equal levels, as many as the budget allows after Huffman coding
-(the paper's entropy-constrained uniform quantiser). ``Anchors`` keeps versions: a receiver fetches an anchor in the
-background, and later only the correction, in a few bits: w = anchor + decoded correction.
+It sends a vector unbiased at a budget of bits: equal levels, as many as the budget allows after Huffman coding (the
+paper's entropy-constrained uniform quantiser). The paper's anchors are not here: a member that rejoins must have the
+reference bit by bit, which an approximate correction to an older one does not give.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections import OrderedDict
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..blobs.claims import FEW
-from ..blobs.wire import Buffer, Header, Reader, varint
-from ..codec import bytes_tensor, decode, make, tensor_bytes
+from ..blobs.wire import Buffer, Header, Reader
+from ..codec import bytes_tensor, tensor_bytes
 from ..cpu import dispatch as fast
 from ..cpu.calls import fitted as loops
 from ..cpu.calls import tables as tabled
@@ -165,41 +164,3 @@ def _coded(index: torch.Tensor) -> list[Buffer]:
     """Levels, Huffman coded."""
     coder = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
     return [coder.compress(tensor_bytes(index)), coder.flush()]
-
-
-class Anchors:
-    """Versions of a vector at one end. The sender calls ``put``, and encodes relative to a version; the receiver calls
-    ``put`` with a fetched anchor, and decodes. Only the newest ``keep`` versions are kept."""
-
-    def __init__(self, spec: str | Spec = "docofl", keep: int = 2) -> None:
-        self.codec, self.keep = make(spec), keep
-        self._versions: OrderedDict[int, torch.Tensor] = OrderedDict()
-
-    def put(self, version: int, x: torch.Tensor) -> None:
-        """Keep ``x`` (fp32) as this version."""
-        self._versions[version] = x.detach().clone().to(torch.float32)
-        while len(self._versions) > self.keep:
-            self._versions.popitem(last=False)
-
-    @property
-    def versions(self) -> tuple[int, ...]:
-        return tuple(self._versions)
-
-    def encode(self, x: torch.Tensor, version: int, seed: int = 0, step: int = 0) -> bytes:
-        """The encoded correction from a version to ``x``."""
-        anchor = self._get(version)
-        return varint(version) + self.codec.encode(x - anchor, seed, step)
-
-    def decode(self, blob: bytes) -> torch.Tensor:
-        """anchor + correction, fp32. CodecError names a version that this end does not have: fetch it."""
-        reader = Reader(blob)
-        anchor = self._get(reader.varint())
-        correction = decode(reader.rest(), limit=anchor.numel())
-        if correction.shape != anchor.shape:
-            raise CodecError(f"the correction has shape {tuple(correction.shape)}, the anchor {tuple(anchor.shape)}")
-        return anchor + correction
-
-    def _get(self, version: int) -> torch.Tensor:
-        if version not in self._versions:
-            raise CodecError(f"anchor {version} is not here (here: {list(self._versions)}): fetch it first")
-        return self._versions[version]

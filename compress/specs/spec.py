@@ -176,7 +176,9 @@ def check(text: str, role: str, pattern: str | None = None) -> Spec:
             f"codec {text!r} is added up without being decoded, so nobody can see which member's numbers lie far out; "
             "with updates.robust use one that is decoded (none, int8, cocktail)"
         )
-    if pattern is not None and pattern != "auto" and pattern in PATTERNS and pattern not in traits.patterns:
+    if pattern not in (None, "auto", *PATTERNS):
+        raise CodecError(f"there is no exchange pattern {pattern!r} of codecs (patterns: {', '.join(PATTERNS)})")
+    if pattern in PATTERNS and pattern not in traits.patterns:
         raise CodecError(
             f"codec {text!r} does not survive the pattern {pattern!r}: use {', '.join(sorted(traits.patterns))}"
         )

@@ -11,8 +11,8 @@ from ..errors import CodecError
 Value = bool | int | float | str
 Role = Literal["update", "gradient", "activation", "activation_gradient"]
 ROLES: tuple[Role, ...] = ("update", "gradient", "activation", "activation_gradient")
-Pattern = Literal["publishers", "all_to_all", "two_level", "ring"]
-PATTERNS: tuple[Pattern, ...] = ("publishers", "all_to_all", "two_level", "ring")
+Pattern = Literal["publishers", "all_to_all", "two_level"]
+PATTERNS: tuple[Pattern, ...] = ("publishers", "all_to_all", "two_level")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Traits:
     """Needs error feedback on gradients."""
     contracts: bool = True
     """E|decoded - x|² < |x|²: with error feedback, as in the rounds of delta mode, the residual stays bounded."""
-    patterns: frozenset[Pattern] = frozenset(PATTERNS) - {"ring"}
+    patterns: frozenset[Pattern] = frozenset(PATTERNS)
     roles: frozenset[Role] = frozenset(ROLES)
     sum_bits: int = 0
     """Bits of one encoded value if encodings are integers that can be summed (and so masked); else 0."""

@@ -51,8 +51,10 @@ def test_roles() -> None:
         check("aqsgd", "activation_gradient")
     with pytest.raises(CodecError, match="grow without bound"):
         check("int2", "update")
-    with pytest.raises(CodecError, match="does not survive the pattern 'ring'"):
+    with pytest.raises(CodecError, match="there is no exchange pattern 'ring'"):
         check("cocktail", "update", "ring")
+    with pytest.raises(CodecError, match="does not survive the pattern 'two_level'"):
+        check("global_exp", "gradient", "two_level")
     with pytest.raises(CodecError, match="there is no role"):
         check("none", "weights")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..sizes import Bits
-from ..traits import PATTERNS, Parameter, Role, Traits
+from ..traits import Parameter, Role, Traits
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,10 @@ class Declaration:
         raise KeyError(name)
 
 
-EVERYWHERE = frozenset(PATTERNS)
 WEIGHTS: frozenset[Role] = frozenset({"update", "gradient"})
 RECODE = Traits(unbiased=True, aggregation="recode")
 BIASED = Traits(feedback=True)
-SUMMED = Traits(unbiased=True, aggregation="sum", patterns=frozenset({"publishers", "all_to_all", "two_level", "ring"}))
+SUMMED = Traits(unbiased=True, aggregation="sum")
 FEEDBACK = Parameter("feedback", False, "keep what was not sent and add it next time (the caller's error feedback)")
 NEAREST = Parameter("rounding", "nearest", "stochastic is unbiased", choices=("stochastic", "nearest"))
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from .. import sizes
 from ..sizes import each, grouped
 from ..traits import Parameter, Traits
-from .declaration import BIASED, EVERYWHERE, FEEDBACK, NEAREST, RECODE, Declaration
+from .declaration import BIASED, FEEDBACK, NEAREST, RECODE, Declaration
 
-EXACT = Traits(float_format=True, aggregation="recode", patterns=EVERYWHERE)
+EXACT = Traits(float_format=True, aggregation="recode")
 ROUNDING = Parameter(
     "rounding", "stochastic", "nearest is biased, with half the error", choices=("stochastic", "nearest")
 )

@@ -27,7 +27,7 @@ CODECS = [
         "docofl",
         37,
         "fitted.docofl:Entropy",
-        "equal levels, Huffman coded to a budget; for corrections to an anchor",
+        "equal levels, Huffman coded to a budget",
         "DoCoFL, Dorfman et al., ICML 2023",
         RECODE,
         sizes.budget,

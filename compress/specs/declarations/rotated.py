@@ -7,7 +7,7 @@ from dataclasses import replace
 from .. import sizes
 from ..sizes import rotated
 from ..traits import Parameter, Traits
-from .declaration import EVERYWHERE, FEEDBACK, RECODE, SUMMED, Declaration, block
+from .declaration import FEEDBACK, RECODE, SUMMED, Declaration, block
 
 EDEN = (
     Parameter("biased", False, "least error instead of no bias"),
@@ -88,7 +88,7 @@ CODECS = [
         "hops.dynamiq:Dynamiq",
         "more bits where the sum has more energy; made for many hops",
         "DynamiQ, 2026",
-        replace(RECODE, patterns=EVERYWHERE),
+        RECODE,
         sizes.hops,
         (Parameter("bits", 5.0, "per element, scales included", 2.8, 8.0),),
     ),
@@ -98,7 +98,7 @@ CODECS = [
         "hops.rotq:RotQ",
         "rotated once, widths shared by all; hops stay rotated",
         "this project (docs/codecs.md)",
-        replace(RECODE, seed="both", patterns=EVERYWHERE),
+        replace(RECODE, seed="both"),
         sizes.hops,
         (Parameter("bits", 4.0, "per element, scales included", 2.2, 8.0),),
     ),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from .. import sizes
 from ..traits import Parameter, Traits
-from .declaration import BIASED, EVERYWHERE, FEEDBACK, WEIGHTS, Declaration
+from .declaration import BIASED, FEEDBACK, WEIGHTS, Declaration
 
 CODECS = [
     Declaration(
@@ -57,7 +57,7 @@ CODECS = [
         "sparsifiers.sparse:RandomK",
         "runs that all workers choose alike; added encoded",
         "",
-        Traits(aggregation="sum", seed="shared", feedback=True, roles=WEIGHTS, patterns=EVERYWHERE),
+        Traits(aggregation="sum", seed="shared", feedback=True, roles=WEIGHTS),
         sizes.randomk,
         (
             Parameter("ratio", 0.01, "share that is sent", 1e-3, 1.0),
@@ -96,7 +96,7 @@ CODECS = [
         "summable.lowrank:PowerSgd",
         "a matrix as the product of two thin ones",
         "PowerSGD, Vogels et al., NeurIPS 2019",
-        Traits(aggregation="sum", seed="shared", feedback=True, roles=WEIGHTS, patterns=EVERYWHERE),
+        Traits(aggregation="sum", seed="shared", feedback=True, roles=WEIGHTS),
         sizes.powersgd,
         (
             Parameter("rank", 2, "columns of the factors", 1, 1024),

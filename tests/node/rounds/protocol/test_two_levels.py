@@ -133,6 +133,22 @@ def test_a_sum_that_makes_no_sense_leaves_its_region_out_and_its_taker_is_named(
     torch.testing.assert_close(group.total(), before, rtol=0, atol=3e-6)
 
 
+@pytest.mark.parametrize("codec", ["dynamiq:bits=8", "rotq:bits=6", "docofl:bits=6"])
+def test_codecs_of_several_hops_add_up_over_regions(codec):
+    """Encoded by a member, by its region and by the publisher: near the exact sum, and nothing of it is lost."""
+    exact, coded = (Group("two_level", one, WEIGHTS) for one in ("none", codec))
+    start, before = coded.links["a"].exchange.section.g.clone(), coded.total()
+    for group in (exact, coded):
+        play(group)
+        for name in group.links:
+            group.apply(name)
+    moved = exact.links["a"].exchange.section.g - start
+    off = coded.links["a"].exchange.section.g - exact.links["a"].exchange.section.g
+    assert 0 < float(off.norm()) < 0.2 * float(moved.norm())
+    assert len({link.exchange.section.chain for link in coded.links.values()}) == 1
+    torch.testing.assert_close(coded.total(), before, rtol=0, atol=5e-6)
+
+
 def test_a_plan_says_who_takes_what():
     plan = Plan(
         pipelines=(("a",), ("b",), ("c",), ("d",), ("z",)),
