@@ -6,7 +6,8 @@
     python -m benchmarks.equal_loss table    what is known so far
     python -m benchmarks.equal_loss picture  docs/equal-loss.svg
 
-    --size tiny|1m|5m|25m|124m   --minutes M: begin no run after that   --only NAME   --device cuda:0   --steps N
+    --size tiny|byte|byte-llama|1m|5m|25m|124m   --minutes M: begin no run after that   --only NAME   --steps N
+    --device cuda:0   --rates R...   tune: these alone
 
 The text is the Python of the standard library and of the installed packages (100 MB in a development environment),
 its tokens a byte-pair encoding of 4,096 made of it, each read once. Real trainers, rounds and codecs in one process
@@ -21,6 +22,7 @@ import argparse
 import itertools
 import json
 import math
+import re
 import statistics
 import tempfile
 import time
@@ -30,19 +32,23 @@ from typing import Any
 
 import torch
 
+from farflung.job.data.facts import Facts
 from farflung.job.schema import Job
+from farflung.node.data.dataset import Dataset, Tokens
 
+from .equal_loss_methods import BASELINE, METHODS
 from .gpu_run import in_pieces, make_tokenizer, sources
+from .members import simulated
 from .quality import prepared, shape_of, train
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "equal_loss.jsonl"
 PICTURE = HERE.parent / "docs" / "equal-loss.svg"
 VOCABULARY = 4096
+BLOCK = 1 << 20
+"""Of sections of looped sizes: one part, which is quicker."""
 PIPELINES = 4
-GRID = (1e-3, 2e-3, 4e-3, 8e-3)
 TUNED_ON, SEEDS = 0, (1, 2, 3)
-BASELINE = "one optimiser"
 FLAT = 0.01
 """Of the loss, that twice as many steps may still win."""
 T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
@@ -51,7 +57,8 @@ T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 
 @dataclass(frozen=True)
 class Size:
-    """A GPT-2. ``steps`` of ``batch`` samples; ``text``: MB, enough for each token to be read once."""
+    """A model. ``steps`` of ``batch`` samples; ``text``: MB, enough for each token to be read once; ``grid``: the
+    learning rates that every method tries; ``looped``: computed by members.py, on bytes, not by trainers."""
 
     layers: int
     width: int
@@ -60,51 +67,32 @@ class Size:
     steps: int
     text: int
     autocast: bool = False
+    grid: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
+    looped: bool = False
+    family: str = "gpt2"
 
 
+BYTE_GRID = (5e-3, 7e-3, 1e-2)
 SIZES = {
     "tiny": Size(2, 32, 64, 16, 300, 4),
+    "byte": Size(2, 64, 64, 16, 1000, 8, grid=BYTE_GRID, looped=True),
+    "byte-llama": Size(2, 64, 64, 16, 1000, 8, grid=BYTE_GRID, looped=True, family="llama"),
     "1m": Size(4, 96, 128, 32, 4_000, 80),
     "5m": Size(6, 224, 256, 32, 8_000, 250),
     "25m": Size(8, 480, 512, 64, 10_000, 340, True),
     "124m": Size(12, 768, 1024, 64, 5_000, 340, True),
 }
-COCKTAIL = "cocktail:random=0.1,top=0.2,bits=4"
-METHODS: dict[str, dict[str, dict[str, Any]]] = {
-    BASELINE: {"updates": {"mode": "gradient", "codec": "none"}},
-    "gradient, int8": {"updates": {"mode": "gradient", "codec": "int8"}},
-    "gradient, int4": {"updates": {"mode": "gradient", "codec": "int4"}},
-    "delta, none": {"updates": {"mode": "delta", "codec": "none", "overlap": 1}},
-    "cocktail, 1/80": {"updates": {"mode": "delta", "codec": COCKTAIL, "overlap": 1}},
-    "cocktail, 1/20": {"updates": {"mode": "delta", "codec": "cocktail:random=0.3,top=0.3,bits=4", "overlap": 1}},
-    "diloco, every 20": {"updates": {"mode": "delta", "every": 20, "outer": "nesterov:lr=0.7,momentum=0.5"}},
-    "diloco, every 20, int4": {
-        "updates": {"mode": "delta", "every": 20, "outer": "nesterov:lr=0.7,momentum=0.5", "codec": "int4"}
-    },
-    "sparseloco, every 20": {
-        "updates": {
-            "mode": "delta",
-            "every": 20,
-            "codec": "chunked_topk:k=128,bits=2,feedback=true",
-            "outer": "sgd:lr=1.0",
-        }
-    },
-    "muon, every 20, int4": {
-        "updates": {"mode": "delta", "every": 20, "outer": "nesterov:lr=0.7,momentum=0.5", "codec": "int4"},
-        "train": {"optimizer": "muon"},
-    },
-}
 
 
 def job_of(size: Size, method: str, seed: int, rate: float, steps: int, folder: Path) -> Job:
     """A method's job; ``folder`` has the text and its tokenizer."""
-    tables = METHODS[method]
-    warm = max(10, steps // 50)
+    chosen = METHODS[method]
+    warm = max(10, steps // (20 if size.looped else 50))
     return Job.model_validate(
         {
             "run": {"name": "equal_loss", "seed": seed, "steps": steps},
             "model": {
-                "family": "gpt2",
+                "family": size.family,
                 "layers": size.layers,
                 "width": size.width,
                 "heads": max(2, size.width // 64),
@@ -112,8 +100,8 @@ def job_of(size: Size, method: str, seed: int, rate: float, steps: int, folder: 
             },
             "data": {
                 "text": [str(folder / "text.txt")],
-                "tokenizer": str(folder / "tokenizer"),
-                "validation": 0.01,
+                "tokenizer": "bytes" if size.looped else str(folder / "tokenizer"),
+                "validation": 0.004 if size.looped else 0.01,
             },
             "train": {
                 "batch": size.batch,
@@ -123,12 +111,12 @@ def job_of(size: Size, method: str, seed: int, rate: float, steps: int, folder: 
                 "warmup_steps": warm,
                 "decay": "cosine",
                 "clip": 1.0,
-                "eval_every": max(20, steps // 10 // 20 * 20),
+                "eval_every": steps // 2 if size.looped else max(20, steps // 10 // 20 * 20),
                 "precision": "bf16" if size.autocast else "fp32",
-                **tables.get("train", {}),
+                **chosen.train,
             },
-            "parallel": {"stages": 1, "pipelines": 1 if method == BASELINE else PIPELINES},
-            "updates": tables["updates"],
+            "parallel": {"stages": 1, "pipelines": 1 if method.startswith(BASELINE) else PIPELINES},
+            "updates": {"block": BLOCK, **chosen.updates} if size.looped else chosen.updates,
             "checkpoint": {"every": 0},
         }
     )
@@ -141,7 +129,9 @@ class Bench:
         self.name, self.size, self.folder, self.device = name, SIZES[name], folder, device
         self.until = time.monotonic() + 60 * minutes
         (folder / "text.txt").write_text(text := sources(self.size.text * 1_000_000))
-        make_tokenizer(folder / "tokenizer", in_pieces(text[:10_000_000]), VOCABULARY)
+        self.known: dict[int, tuple[Facts, Dataset]] = {}
+        if not self.size.looped:
+            make_tokenizer(folder / "tokenizer", in_pieces(text[:10_000_000]), VOCABULARY)
 
     def lose(self, method: str, seed: int, rate: float, steps: int) -> dict[str, Any] | None:
         """The run's line, made if it isn't there yet; None where there is no time to make it."""
@@ -152,20 +142,12 @@ class Bench:
         if time.monotonic() > self.until:
             return None
         job = job_of(self.size, method, seed, rate, steps, self.folder)
-        facts, artifacts = prepared(job, self.folder / "state")
-        plan = shape_of(job)
-        made = train(job, facts, artifacts, plan, device=self.device)
-        pipelines = len(plan.pipelines)
-        sent = made["update_bytes"] if pipelines > 1 else 0
+        made = self._loop(job, method) if self.size.looped else self._train(job)
         row = {
             **wanted,
-            "loss": made["loss"],
-            "bits": 8 * sent / pipelines / made["parameters"] / steps,
-            "parameters": made["parameters"],
+            **made,
             "tokens": steps * self.size.batch * self.size.context,
-            "evals": made["evals"],
-            "seconds": made["seconds"],
-            "command": f"python -m benchmarks.equal_loss run --size {self.name} --only {method!r}",
+            "command": f"python -m benchmarks.equal_loss run --size {self.name} --steps {steps} --only {method!r}",
         }
         with RESULTS.open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -175,6 +157,35 @@ class Bench:
             flush=True,
         )
         return row
+
+    def _train(self, job: Job) -> dict[str, Any]:
+        """A run of the real trainers."""
+        facts, artifacts = prepared(job, self.folder / "state")
+        plan = shape_of(job)
+        made = train(job, facts, artifacts, plan, device=self.device)
+        pipelines = len(plan.pipelines)
+        sent = made["update_bytes"] if pipelines > 1 else 0
+        bits = 8 * sent / pipelines / made["parameters"] / made["steps"]
+        return {"bits": bits, **{name: made[name] for name in ("loss", "parameters", "evals", "seconds")}}
+
+    def _loop(self, job: Job, method: str) -> dict[str, Any]:
+        """A run of members.py. Bits are those before the run's end, whose two rounds in int8 a long run doesn't
+        notice."""
+        if not self.known:
+            facts, artifacts = prepared(job, self.folder / "state")
+            self.known[0] = facts, Tokens(facts, lambda name, at=0, count=None: artifacts[name][at:][:count])
+        facts, data = self.known[0]
+        started = time.monotonic()
+        ended = simulated(job, facts.model_copy(update={"steps": job.run.steps}), data, METHODS[method].remedy)
+        return {
+            "loss": ended.loss,
+            "bits": ended.bits - ended.closing,
+            "closing": ended.closing,
+            "averaged": ended.averaged,
+            "parameters": ended.parameters,
+            "evals": ended.evals,
+            "seconds": time.monotonic() - started,
+        }
 
 
 def rows() -> list[dict[str, Any]]:
@@ -189,16 +200,21 @@ def best_rate(size: str, method: str, steps: int) -> float | None:
         if (row["size"], row["method"], row["steps"], row["seed"]) == (size, method, steps, TUNED_ON)
     }
     finite = {rate: loss for rate, loss in tried.items() if math.isfinite(loss)}
-    return min(finite, key=finite.__getitem__) if len(tried) >= len(GRID) and finite else None
+    return min(finite, key=finite.__getitem__) if len(tried) >= len(SIZES[size].grid) and finite else None
 
 
-def tune(bench: Bench, steps: int, only: str) -> None:
-    for method, rate in itertools.product((name for name in METHODS if only in name), GRID):
+def named(size: Size, only: str) -> list[str]:
+    """The methods that a size can compute whose name matches ``only``, a regular expression."""
+    return [name for name, method in METHODS.items() if re.search(only, name) and (size.looped or not method.remedy)]
+
+
+def tune(bench: Bench, steps: int, only: str, rates: tuple[float, ...]) -> None:
+    for method, rate in itertools.product(named(bench.size, only), rates or bench.size.grid):
         bench.lose(method, TUNED_ON, rate, steps)
 
 
 def run(bench: Bench, steps: int, only: str) -> None:
-    for seed, method in itertools.product(SEEDS, (name for name in METHODS if only in name)):
+    for seed, method in itertools.product(SEEDS, named(bench.size, only)):
         rate = best_rate(bench.name, method, steps)
         if rate is None:
             print(f"{method}: its learning rate is not found yet (tune)", flush=True)
@@ -209,7 +225,7 @@ def run(bench: Bench, steps: int, only: str) -> None:
 def flat(bench: Bench) -> None:
     """Doubles the baseline's steps until that wins less than FLAT."""
     steps, before = 250, math.inf
-    while (row := bench.lose(BASELINE, TUNED_ON, GRID[1], steps)) is not None:
+    while (row := bench.lose(BASELINE, TUNED_ON, bench.size.grid[1], steps)) is not None:
         won = 1 - row["loss"] / before
         print(f"{steps} steps: loss {row['loss']:.4f}, {100 * won:.2f} % below half as many", flush=True)
         if won < FLAT:
@@ -280,7 +296,8 @@ def main() -> None:
     parser.add_argument("what", choices=["flat", "tune", "run", "table", "picture"])
     parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--minutes", type=float, default=math.inf)
-    parser.add_argument("--only", default="", help="methods whose name has this in it")
+    parser.add_argument("--only", default="", help="methods whose name matches this regular expression")
+    parser.add_argument("--rates", type=float, nargs="*", default=[], help="tune: these of the grid")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, help="other than the size's")
     arguments = parser.parse_args()
@@ -296,7 +313,7 @@ def main() -> None:
             if arguments.what == "flat":
                 flat(bench)
             elif arguments.what == "tune":
-                tune(bench, steps, arguments.only)
+                tune(bench, steps, arguments.only, tuple(arguments.rates))
             else:
                 run(bench, steps, arguments.only)
 

@@ -1,0 +1,80 @@
+"""What equal_loss compares: for each method the job's tables, and remedies that only the loop of members.py knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .members import Remedy
+
+BASELINE = "one optimiser"
+COCKTAIL = "cocktail:random=0.1,top=0.2,bits=4"
+DENSER = "cocktail:random=0.3,top=0.3,bits=4"
+CHUNKED = "chunked_topk:k={k},bits=2,feedback=true"
+
+
+@dataclass(frozen=True)
+class Method:
+    """``remedy``: None where a job can ask for all of it."""
+
+    updates: dict[str, Any]
+    train: dict[str, Any] = field(default_factory=dict)
+    remedy: Remedy | None = None
+
+
+def delta(codec: str = "none", every: int = 1, overlap: int = 1, **more: Any) -> dict[str, Any]:
+    return {"mode": "delta", "codec": codec, "every": every, "overlap": overlap, **more}
+
+
+def diloco(codec: str = "none", every: int = 20, outer: str = "nesterov:lr=0.7,momentum=0.5") -> dict[str, Any]:
+    return delta(codec, every, 0, outer=outer)
+
+
+HALF, MOST = "nesterov:lr=0.7,momentum=0.5", "nesterov:lr=0.7,momentum=0.9"
+EDEN1, EDEN2, EDEN4 = (f"eden:bits={bits},biased=true" for bits in (1, 2, 4))
+MUON = {"optimizer": "muon"}
+METHODS: dict[str, Method] = {
+    BASELINE: Method({"mode": "gradient", "codec": "none"}),
+    "delta, none": Method(delta()),
+    "delta, none, overlap 0": Method(delta(overlap=0)),
+    "cocktail, 1/80": Method(delta(COCKTAIL)),
+    "cocktail, 1/20": Method(delta(DENSER)),
+    "eden 1 bit, every 5": Method(delta(EDEN1, 5)),
+    "eden 2 bits, every 10": Method(delta(EDEN2, 10)),
+    "eden 4 bits, every 5": Method(delta(EDEN4, 5)),
+    "diloco, every 20": Method(diloco()),
+    "diloco, every 20, int4": Method(diloco("int4")),
+    "sparseloco, every 20": Method(diloco(CHUNKED.format(k=128), 20, "sgd:lr=1.0")),
+    "sparseloco, every 5": Method(diloco(CHUNKED.format(k=128), 5, "sgd:lr=1.0")),
+    "one optimiser, muon": Method(delta(), MUON),
+    "muon, every 20, int4": Method(diloco("int4"), MUON),
+    "muon, every 20, eden 2 bits": Method(diloco(EDEN2), MUON),
+    "muon, eden 1 bit, every 5": Method(delta(EDEN1, 5), MUON),
+    "muon, cocktail, 1/80": Method(delta(COCKTAIL), MUON),
+    "muon, every 50, eden 2 bits": Method(diloco(EDEN2, 50), MUON),
+    "gradient, int8": Method({"mode": "gradient", "codec": "int8"}),
+    "gradient, int4": Method({"mode": "gradient", "codec": "int4"}),
+    # What might get the loss back.
+    "diloco, int4, average": Method(diloco("int4", outer="average")),
+    "diloco, int4, 0.9": Method(diloco("int4", outer=MOST)),
+    "diloco, int4, 0.9, follows the rate": Method(diloco("int4", outer=MOST), remedy=Remedy(outer_follows=True)),
+    "diloco, int4, 0.9, first 80 %": Method(diloco("int4", outer=MOST), remedy=Remedy(momentum_until=0.8)),
+    "diloco, int4, 0.9, smaller": Method(diloco("int4", outer="nesterov:lr=0.2,momentum=0.9")),
+    "cocktail, outer 0.5": Method(delta(COCKTAIL, outer=HALF)),
+    "cocktail, feedback": Method(delta(f"{COCKTAIL},feedback=true")),
+    "cocktail, v of all every 50": Method(delta(COCKTAIL), remedy=Remedy("v", 50)),
+    "cocktail, top only": Method(delta("cocktail:random=1.0,top=0.02,bits=4")),
+    "cocktail, random less": Method(delta("cocktail:random=0.04,top=0.5,bits=4")),
+    "cocktail, at once every 10": Method(delta("cocktail:random=1.0,top=0.2,bits=4", 10, 1)),
+    "cocktail, log": Method(delta(f"{COCKTAIL},values=log")),
+    "cocktail, masked": Method(delta(COCKTAIL), remedy=Remedy(masked=0.0)),
+    "cocktail, kept 0.98": Method(delta(COCKTAIL), remedy=Remedy(kept=0.98)),
+    "cocktail, common clip": Method(delta(COCKTAIL), remedy=Remedy(common_clip=True)),
+    "cocktail, ahead": Method(delta(COCKTAIL), remedy=Remedy(ahead=1.0)),
+    "cocktail, warm-up": Method(
+        delta(COCKTAIL),
+        remedy=Remedy(codecs=((0.02, "none"), (0.04, "int8"), (0.1, "cocktail:random=0.5,top=0.5,bits=4"))),
+    ),
+    "gradient, cocktail": Method({"mode": "gradient", "codec": f"{COCKTAIL},feedback=true"}),
+    "eden 1 bit, outer 0.5": Method(delta(EDEN1, 5, outer=HALF)),
+}
