@@ -39,6 +39,10 @@ from ..models.definition import ModelDefinition
 from ..models.factory import model_of
 from ..models.weights.fetch import Fetch
 from ..models.weights.pretrained import CONFIG, PREFIX
+from ..state.optimizers.make_optimizer import make_optimizer
+from ..state.sections.room import Room
+from ..state.sections.section import Section
+from .inside.rank_sections import RankSections
 from .island_worker import ALONE_SECONDS, Words, described, form_group, hear, meeting_place, receive, remove, say
 
 if TYPE_CHECKING:
@@ -85,6 +89,10 @@ class Island:
         """A pass has failed before its end: some layers may be gathered, and gradients summed in part."""
         self.bytes_held: list[int] = []
         """Bytes of each rank's pieces of the parameters."""
+        self.bytes_kept: list[int] = []
+        """Bytes of the sections' vectors that each rank keeps."""
+        self.kept: RankSections
+        """The sections that the first process keeps, if the parameters are in pieces."""
         self._renew: Callable[[], None] = lambda: None
         """Makes new pieces after a pass that failed."""
         self._place, self._file = meeting_place()
@@ -156,16 +164,18 @@ class Island:
 
             self.rows = check_inside(self._definition, self._inside, self.ranks).rows
         self.shards = None
+        self._job, self._allow_code = job, allow_code
         config = fetch(PREFIX + CONFIG).decode() if job.model.pretrained is not None else ""
         words = {"job": job.model_dump_json(), "facts": facts.model_dump_json(), "config": config}
         self._tell("model", **words, allow_code=list(allow_code))
         self._answers()
 
-    def place(self, plan: Plan, name: str, frozen: Sequence[Tensor] = ()) -> None:
-        """Build the stages that the plan gives the node ``name`` on all hands, with these ``frozen`` weights."""
+    def place(self, plan: Plan, name: str, frozen: Sequence[Tensor] = (), sections: Sequence[Section] = ()) -> None:
+        """Build the stages that the plan gives the node ``name`` on all hands, with these ``frozen`` weights.
+        ``sections``: those of the node, in shared memory, if the ranks hold pieces of the parameters."""
         if self._definition is not None:
-            self._place_shards(self._definition, plan, name)
-            self._renew = partial(self._place_shards, self._definition, plan, name)
+            self._place_shards(self._definition, plan, name, sections)
+            self._renew = partial(self._place_shards, self._definition, plan, name, sections)
             return
         self._tell_place(plan, name)
         self._answers()
@@ -176,46 +186,69 @@ class Island:
                     dist.broadcast(values.detach(), 0)
             self._answers()
 
-    def _tell_place(self, plan: Plan, name: str) -> None:
-        self._tell("place", plan=plan.to_json(), name=name, threads=torch.get_num_threads())
+    def _tell_place(self, plan: Plan, name: str, rooms: Sequence[Room] = ()) -> None:
+        told = {"plan": plan.to_json(), "name": name, "threads": torch.get_num_threads()}
+        for hand in self._hands:
+            with self._together():
+                words = {"do": "place", "tensors": [], "rooms": [room.size for room in rooms], **told}
+                say(hand.connection, words, [room.file for room in rooms])
 
-    def _place_shards(self, definition: ModelDefinition, plan: Plan, name: str) -> None:
-        self._tell_place(plan, name)
+    def _place_shards(self, definition: ModelDefinition, plan: Plan, name: str, sections: Sequence[Section]) -> None:
+        self._tell_place(plan, name, [section.room for section in sections if section.room is not None])
         self.shards, self.spoiled = None, False  # before the next take its memory
         try:
             from .sharding import ShardedStages
 
             self.shards = ShardedStages(definition, self._inside, plan, name, self._meshes)
             self.shards.obey(plan.chosen.get(RECOMPUTE_KEY))
+            optimizer = make_optimizer(self._job, self._allow_code)
+            self.kept = RankSections(sections, optimizer, 0, self.ranks)
         finally:
             answers = self._answers()
         self.bytes_held = [self.shards.bytes_held, *(answer["bytes"] for answer in answers)]
+        self.bytes_kept = [self.kept.bytes_kept, *(answer["kept"] for answer in answers)]
 
-    def share(self, weights: Iterable[Tensor]) -> None:
-        """Call it before a step or an evaluation: send the hands the weights, a flat vector per section. Their
-        gradients are reset."""
+    def share(self, sections: Iterable[Section], reference: bool = False) -> None:
+        """Call it before a step or an evaluation: the hands compute with these sections' x, or with their g
+        (``reference``). Their gradients are reset."""
         if self.shards is not None and self.spoiled:
             self._renew()
-        self._tell("share")
+        self._tell("share", reference=reference)
         with self._together():
             if self.shards is not None:
-                self.shards.give(weights)
-                weights = ()
-            for vector in weights:
-                dist.broadcast(vector, 0)
+                self.shards.take(self.kept.all, reference)
+                sections = ()
+            for section in sections:
+                dist.broadcast(section.g if reference else section.x, 0)
         self._answers()
 
-    def sum(self, gradients: Iterable[Tensor]) -> None:
-        """Call it after the last backward pass: add the hands' gradients to ``gradients``, a flat vector per section.
-        If the parameters are in pieces, overwrite ``gradients`` with the sums over all ranks."""
+    def sum(self, sections: Iterable[Section]) -> None:
+        """Call it after the last backward pass: add the hands' gradients to those of ``sections``. If the parameters
+        are in pieces, each rank overwrites its part with the sums over all ranks."""
         self._tell("sum")
         with self._together():
             if self.shards is not None:
-                self.shards.collect(gradients)
-                gradients = ()
-            for vector in gradients:
-                dist.reduce(vector, 0)
+                self.shards.put(self.kept.all)
+                sections = ()
+            for section in sections:
+                dist.reduce(section.grad, 0)
         self._answers()
+
+    def squares(self) -> dict[str, float]:
+        """The squared norm of each section's gradient; each rank computes those that it keeps."""
+        self._tell("squares")
+        found = self.kept.squares()
+        for answer in self._answers():
+            found |= answer["squares"]
+        return {section.layout.section: found[section.layout.section] for section in self.kept.all}
+
+    def step(self, count: int, rate: float, factor: float) -> None:
+        """Each rank takes an optimiser step in the sections that it keeps; see `step_all`."""
+        self._tell("step", count=count, rate=rate, factor=factor)
+        try:
+            self.kept.step(count, rate, factor)
+        finally:
+            self._answers()
 
     def hurry(self, ranks: Iterable[int], problem: Exception) -> None:
         """A pass of all ranks has failed on the first. RunFailed unless it soon fails on ``ranks`` too, because a rank

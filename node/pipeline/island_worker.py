@@ -11,6 +11,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -34,9 +35,14 @@ from ..models.definition import ModelDefinition
 from ..models.dropout import Draw
 from ..models.factory import model_of
 from ..models.stage import Pass
-from ..state.optimizers.optimizers import SGD
-from ..state.stage_state import StageState
+from ..state.optimizers.make_optimizer import make_optimizer
+from ..state.optimizers.optimizers import SGD, kept_moments
+from ..state.sections.cut import sections_of_a_stage
+from ..state.sections.room import Room
+from ..state.sections.section import Section
+from ..state.stage_state import StageState, layouts_of
 from .inside.meshes import Meshes
+from .inside.rank_sections import RankSections
 
 if TYPE_CHECKING:
     from .sharding import ShardedStages
@@ -66,6 +72,8 @@ class Hand:
             "place": self._place,
             "base": self._base,
             "share": self._share,
+            "squares": self._squares,
+            "step": self._step,
             "forward": self._forward,
             "backward": self._backward,
             "sum": self._sum,
@@ -88,7 +96,7 @@ class Hand:
         # Only x and its gradient are here: the first process has the reference and the moments, and takes part in
         # rounds.
         plain = job.updates.model_copy(update={"mode": "gradient", "outer": "average"})
-        self._job = job.model_copy(update={"updates": plain})
+        self._job, self._whole, self._allow_code = job.model_copy(update={"updates": plain}), job, words["allow_code"]
         return {}, None
 
     def _place(self, words: Words) -> tuple[Words, None]:
@@ -101,11 +109,31 @@ class Hand:
 
             self._shards = ShardedStages(self._definition, self._job.parallel.inside, plan, name, self._meshes)
             self._shards.obey(plan.chosen.get(RECOMPUTE_KEY))
-            return {"bytes": self._shards.bytes_held}, None
+            self._kept = self._sections(plan, name, words)
+            return {"bytes": self._shards.bytes_held, "kept": self._kept.bytes_kept}, None
         if self._state is None or not self._state.same_place(self._definition, plan, name):
             self._state = None  # before the next takes its memory
             self._state = StageState(self._definition, self._job, plan, name, SGD(0.0, 0.0), self.device)
         self._state.obey(plan)
+        return {}, None
+
+    def _sections(self, plan: Plan, name: str, words: Words) -> RankSections:
+        """The node's sections, in the rooms that the first process shares."""
+        job, optimizer = self._whole, make_optimizer(self._whole, self._allow_code)
+        kept, momentum = kept_moments(job, optimizer), bool(job.updates.outer_optimizer.momentum)
+        rooms = map(Room, words["rooms"], words["files"])
+        gradient, cpu = job.updates.mode == "gradient", torch.device("cpu")
+        layouts = layouts_of(self._definition, plan, plan.stages_of(name), sections_of_a_stage(job)).values()
+        sections = [
+            Section(layout, gradient, kept, cpu, momentum, room) for layout, room in zip(layouts, rooms, strict=True)
+        ]
+        return RankSections(sections, optimizer, self.rank, self.ranks)
+
+    def _squares(self, words: Words) -> tuple[Words, None]:
+        return {"squares": self._kept.squares()}, None
+
+    def _step(self, words: Words) -> tuple[Words, None]:
+        self._kept.step(words["count"], words["rate"], words["factor"])
         return {}, None
 
     def _base(self, words: Words) -> tuple[Words, None]:
@@ -118,7 +146,7 @@ class Hand:
         """Take the weights of the first process, bit for bit, and drop all passes."""
         self._passes.clear()
         if self._shards is not None:
-            self._shards.take()
+            self._shards.take(self._kept.all, words["reference"])
             return {}, None
         for section in self._held.sections.values():
             dist.broadcast(section.x, 0)
@@ -150,7 +178,7 @@ class Hand:
 
     def _sum(self, words: Words) -> tuple[Words, None]:
         if self._shards is not None:
-            self._shards.hand_in()
+            self._shards.put(self._kept.all)
             return {}, None
         self._held.gradients.end()
         for section in self._held.sections.values():
@@ -216,14 +244,21 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
     return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
-def say(connection: Connection, words: Words) -> None:
-    """Send one order or answer."""
-    connection.send_bytes(json.dumps(words).encode())
+def say(connection: Connection, words: Words, files: Sequence[int] = ()) -> None:
+    """Send one order or answer, with descriptors of ``files``."""
+    connection.send_bytes(json.dumps({**words, "files": len(files)}).encode())
+    if files:
+        with socket.socket(fileno=os.dup(connection.fileno())) as plain:
+            socket.send_fds(plain, [b"f"], files)
 
 
 def hear(connection: Connection) -> Words:
-    """Receive the next order or answer. EOFError or OSError when the other side has ended."""
+    """Receive the next order or answer; its ``files`` are descriptors that belong to the caller. EOFError or OSError
+    when the other side has ended."""
     words: Words = json.loads(connection.recv_bytes())
+    if count := words["files"]:
+        with socket.socket(fileno=os.dup(connection.fileno())) as plain:
+            _, words["files"], _, _ = socket.recv_fds(plain, 1, count)
     return words
 
 

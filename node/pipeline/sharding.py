@@ -1,7 +1,7 @@
 """A node's stages with their parameters in pieces on the ranks of an island.
 
-The first process has the sections (all that rounds and the optimiser change) in main memory; the pieces here are used
-only for passes.
+The sections (all that rounds and the optimiser change) lie in main memory that the ranks share
+(inside/rank_sections.py); the pieces here are used only for passes.
 
 Every rank keeps a piece of each parameter and of its gradient: some rows (cut_rows.py), the parts of matrices that
 belong to its attention heads (cut_matrices.py), or some rows of these parts. All ranks must take part in every pass.
@@ -9,12 +9,10 @@ belong to its attention heads (cut_matrices.py), or some rows of these parts. Al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...proto.errors import FarflungError
@@ -23,9 +21,7 @@ from ..ipc.arena import release_freed_memory
 from ..models.decoders.matrix_plan import check_heads, matrix_plan, shares_of
 from ..models.definition import LanguageModel, ModelDefinition
 from ..models.stage import StageModel
-from ..state.sections.cut import SECTIONS
-from ..state.sections.section import Layout
-from ..state.stage_state import section_parameters
+from ..state.sections.section import Section
 from .cut_matrices import cut_matrices
 from .cut_rows import cut_rows
 from .inside.grid import BOTH, FSDP, TP, Grid, grid_of
@@ -57,10 +53,6 @@ class ShardedStages:
             _move_tables(model, self._device)
             self._pieces.update(_cut(definition, inside, model, mesh))
             self.models.append(model)
-        self._layouts = [
-            Layout.of(section, {parameter: definition.shapes[parameter] for parameter in parameters})
-            for section, parameters in section_parameters(definition, plan, stages, SECTIONS).items()
-        ]
 
     def obey(self, recompute: int | None) -> None:
         """``recompute``: the plan's choice whether activations are recomputed; None: the job decides."""
@@ -75,51 +67,36 @@ class ShardedStages:
     # ---- weights out, gradients in ---------------------------------------------------------
 
     @torch.no_grad()
-    def give(self, weights: Iterable[Tensor]) -> None:
-        """For the first rank: send each rank its pieces of these vectors, one per section."""
-        for name, values in self._views(weights):
-            own = self._pieces[name]
-            for rank in range(1, self.grid.ranks):
-                if (piece := own.of(values, self.grid, rank)).numel():
-                    dist.send(piece.to(self._device).contiguous(), rank)
-            own.values.copy_(own.of(values, self.grid, 0))
-        self._forget()
+    def take(self, sections: Sequence[Section], reference: bool) -> None:
+        """Take this rank's pieces of the sections' x, or of their g (``reference``), and reset the gradients."""
+        for section in sections:
+            for name, values in section.layout.views(section.g if reference else section.x):
+                own = self._pieces[name]
+                own.values.copy_(own.of(values, self.grid, self._rank))
+                own.parameter.grad = None
 
     @torch.no_grad()
-    def take(self) -> None:
-        """For every other rank: receive its pieces from the first."""
-        for own in self._in_order():
-            if own.values.numel():
-                came = torch.empty(own.values.shape, device=self._device)
-                dist.recv(came, 0)
-                own.values.copy_(came)
-        self._forget()
-
-    @torch.no_grad()
-    def collect(self, gradients: Iterable[Tensor]) -> None:
-        """For the first rank: fill these vectors, one per section, with the sums of all ranks' gradients."""
-        for name, values in self._views(gradients):
-            own = self._pieces[name]
-            own.of(values, self.grid, 0).copy_(own.gradient)
-            for rank in range(1, self.grid.ranks):
-                piece = own.of(values, self.grid, rank)
-                if piece.numel() and own.is_gathered(self.grid, rank):
+    def put(self, sections: Sequence[Section]) -> None:
+        """Write this rank's part of the sums of all ranks' gradients into the sections. All ranks must call it."""
+        column = self.grid.place(self._rank)[1]
+        first = self._rank - column
+        for section in sections:
+            for name, values in section.layout.views(section.grad):
+                own = self._pieces[name]
+                piece = own.of(values, self.grid, self._rank)
+                if not piece.numel() or not own.is_gathered(self.grid, self._rank):
+                    continue
+                gradient = own.gradient
+                if own.is_added(self.grid, self._rank):
+                    dist.send(gradient.contiguous(), first)
+                    continue
+                piece.copy_(gradient)
+                for other in range(first + 1, first + self.grid.columns) if own.dim is None and own.summed else ():
                     came = torch.empty(piece.shape, device=self._device)
-                    dist.recv(came, rank)
-                    if own.is_added(self.grid, rank):
-                        piece.add_(came.to(piece.device))
-                    else:
-                        piece.copy_(came)
-            if self.grid.rows > 1:
-                values.mul_(self.grid.rows)  # FSDP takes the mean over the rows
-        self._tidy()
-
-    @torch.no_grad()
-    def hand_in(self) -> None:
-        """For every other rank: send its pieces of the gradients to the first."""
-        for own in self._in_order():
-            if own.is_gathered(self.grid, self._rank) and (gradient := own.gradient).numel():
-                dist.send(gradient.contiguous(), 0)
+                    dist.recv(came, other)
+                    piece.add_(came.to(piece.device))
+                if self.grid.rows > 1:
+                    piece.mul_(self.grid.rows)  # FSDP takes the mean over the rows
         self._tidy()
 
     def _tidy(self) -> None:
@@ -127,19 +104,6 @@ class ShardedStages:
         size."""
         if self._device.type == "cpu":
             release_freed_memory()
-
-    def _views(self, vectors: Iterable[Tensor]) -> Iterator[tuple[str, Tensor]]:
-        pairs = zip(self._layouts, vectors, strict=True)
-        return chain.from_iterable(layout.views(vector) for layout, vector in pairs)
-
-    def _in_order(self) -> Iterator[Piece]:
-        """The pieces in the order in which the first rank sends and receives them."""
-        return (self._pieces[name] for layout in self._layouts for name in layout.names)
-
-    def _forget(self) -> None:
-        """Reset the gradients."""
-        for piece in self._pieces.values():
-            piece.parameter.grad = None
 
 
 def check_inside(definition: ModelDefinition, inside: str, ranks: int) -> Grid:

@@ -46,8 +46,17 @@ class StageState:
     """
 
     def __init__(
-        self, definition: ModelDefinition, job: Job, plan: Plan, node: str, optimizer: Optimizer, device: torch.device
+        self,
+        definition: ModelDefinition,
+        job: Job,
+        plan: Plan,
+        node: str,
+        optimizer: Optimizer,
+        device: torch.device,
+        *,
+        shared: bool = False,
     ) -> None:
+        """``shared``: the sections lie in memory that the processes of an island share; ``device`` is then the CPU."""
         self.stages = plan.stages_of(node)
         self.models: tuple[StageModel, ...] = tuple(
             definition.build(*plan.stages[stage], device) for stage in self.stages
@@ -70,10 +79,10 @@ class StageState:
         """The digest of the frozen weights of each layer that has some."""
         self._cut = sections_of_a_stage(job)
         self.sections: dict[str, Section] = {}
-        for name, parameters in section_parameters(definition, plan, self.stages, self._cut).items():
-            layout = Layout.of(name, {parameter: definition.shapes[parameter] for parameter in parameters})
-            momentum = bool(job.updates.outer_optimizer.momentum)
-            self.sections[name] = Section(layout, self.gradient, kept_moments(job, optimizer), device, momentum)
+        kept, momentum = kept_moments(job, optimizer), bool(job.updates.outer_optimizer.momentum)
+        for name, layout in layouts_of(definition, plan, self.stages, self._cut).items():
+            room = Section.room_of(layout, kept) if shared else None
+            self.sections[name] = Section(layout, self.gradient, kept, device, momentum, room)
         self.use_local()
         places = {name: values for one in self.sections.values() for name, values in one.layout.views(one.grad)}
         self.gradients = Gradients(self._parameters(), places)
@@ -193,6 +202,12 @@ def section_parameters(
         if shared and stage in (0, last):
             sections[TIED] = [shared]
     return {name: parameters for name, parameters in sections.items() if parameters}
+
+
+def layouts_of(definition: ModelDefinition, plan: Plan, stages: Sequence[int], cut: int) -> dict[str, Layout]:
+    """The layout of each section of a node that holds these stages; see `section_parameters`."""
+    found = section_parameters(definition, plan, stages, cut)
+    return {name: Layout.of(name, {one: definition.shapes[one] for one in names}) for name, names in found.items()}
 
 
 def codec_of(plan: Plan, section: str) -> str | None:

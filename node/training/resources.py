@@ -63,8 +63,16 @@ class Resources:
 
     def keeps_on(self, context: NodeContext) -> torch.device:
         """The device of a node's sections: the CPU if an island's devices hold pieces of the parameters."""
-        in_pieces = self.island is not None and context.job.parallel.inside != "ddp"
-        return torch.device("cpu") if in_pieces else context.device
+        return torch.device("cpu") if self.in_pieces(context) else context.device
+
+    def in_pieces(self, context: NodeContext) -> bool:
+        """Whether an island's devices hold pieces of the parameters, and its ranks the sections."""
+        return self.island is not None and context.job.parallel.inside != "ddp"
+
+    @property
+    def ranks(self) -> Island | None:
+        """The island whose ranks hold the sections of this node's place; None: this process alone does."""
+        return self.island if self.island is not None and self.island.shards is not None else None
 
     def memory_left(self) -> int:
         """Bytes of main memory that this node may still take."""

@@ -8,7 +8,7 @@ operands stay in the cache.
 
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -182,6 +182,14 @@ class SGD(OfGradients):
             if self.momentum:
                 grad = here.moments["m"].mul_(self.momentum).add_(grad)
             here.x.sub_(grad * rate)
+
+
+def step_all(optimizer: Optimizer, sections: Iterable[Section], count: int, rate: float, factor: float) -> None:
+    """Take a step in each of ``sections`` with their gradients times ``factor``, which changes them."""
+    for section in sections:
+        if factor != 1.0:
+            section.grad.mul_(factor)
+        optimizer.step(section, count, rate)
 
 
 def kept_moments(job: Job, optimizer: Optimizer) -> Kept:

@@ -15,6 +15,7 @@ import xxhash
 from torch import Tensor
 
 from .moments import STRETCH, Kept, closed, opened
+from .room import Room, room_for
 from .vectors import zeros
 
 _MASK = 2**64 - 1
@@ -90,19 +91,61 @@ class Section:
         round: the last round applied. chain: h(round).
     """
 
-    def __init__(self, layout: Layout, shared: bool, kept: Kept, device: torch.device, outer: bool = False) -> None:
-        self.layout = layout
-        self.g = zeros(layout.numel, device)
-        self.x = self.g if shared else zeros(layout.numel, device)
-        self.grad = zeros(layout.numel, device)
-        self.moments = kept.zeros(layout.numel, device)
-        self.feedback: Tensor | None = None
+    def __init__(
+        self,
+        layout: Layout,
+        shared: bool,
+        kept: Kept,
+        device: torch.device,
+        outer: bool = False,
+        room: Room | None = None,
+    ) -> None:
+        """``room``: memory that processes share, on the CPU; all vectors lie in it. None: they are this process's."""
+        self.layout, self.room = layout, room
+
+        def make(dtype: torch.dtype = torch.float32) -> Tensor:
+            return zeros(layout.numel, device, dtype) if room is None else room.zeros(layout.numel, dtype)
+
+        self.g = make()
+        self.x = self.g if shared else make()
+        self.grad = make()
+        self.moments = (
+            kept.zeros(layout.numel, device) if room is None else {one: make(kept.dtype) for one in kept.names}
+        )
+        self._feedback: Tensor | None = None if room is None else make()
+        self._fed = None if room is None else room.zeros(1, torch.uint8)
+        """Whether there is a feedback; None: there is one if ``_feedback`` says so."""
         self.weight = 0.0
-        self.outer = zeros(layout.numel, device) if outer else None
+        self.outer = make() if outer else None
         self.round = 0
         self.chain = 0
         self._begun: Tensor | None = None
         """A sample of g's elements at the time when this node took it up."""
+
+    @staticmethod
+    def room_of(layout: Layout, kept: Kept) -> Room:
+        """A new room for a section's vectors."""
+        return room_for(layout.numel, 5 + len(kept.names))
+
+    @property
+    def feedback(self) -> Tensor | None:
+        return self._feedback if self._fed is None or self._fed[0] else None
+
+    @feedback.setter
+    def feedback(self, values: Tensor | None) -> None:
+        if self._fed is None:
+            self._feedback = values
+            return
+        if values is not None and self._feedback is not None:
+            self._feedback.copy_(values)
+        self._fed[0] = values is not None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the vectors that a step touches: weights, gradient, moments, the error feedback if there is one."""
+        found = [self.grad, *self.reference, *self.moments.values()]
+        found += [one for one in (self.x if self.x is not self.g else None, self.feedback) if one is not None]
+        return sum(one.nbytes for one in found)
 
     @property
     def moved(self) -> float:

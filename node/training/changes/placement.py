@@ -63,7 +63,15 @@ class Placement:
         if self._held_before:
             gc.collect()  # free the earlier place, which is as large and has reference cycles
         self._held_before = True
-        new = StageState(context.definition, context.job, plan, place, resources.optimizer, resources.keeps_on(context))
+        new = StageState(
+            context.definition,
+            context.job,
+            plan,
+            place,
+            resources.optimizer,
+            resources.keeps_on(context),
+            shared=resources.in_pieces(context),
+        )
         self.base.load(context, new, held, view)
         return new
 

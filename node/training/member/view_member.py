@@ -26,7 +26,7 @@ from ...rounds.protocol.machine import Rounds
 from ...rounds.protocol.outlet import Outlet
 from ...rounds.round_link import RoundLink
 from ...state.optimizers.learning_rates import learning_rate
-from ...state.optimizers.optimizers import Optimizer, clip_factor
+from ...state.optimizers.optimizers import Optimizer, clip_factor, squared_norm, step_all
 from ...state.sections.section import Section
 from ...state.stage_state import StageState, codec_of, round_plan
 from ..resources import Resources
@@ -220,8 +220,18 @@ class ViewMember:
 
     def optimise(self, count: int, step: int, norm: float) -> None:
         """As `take_step`, with this node's optimiser."""
+        island, optimizer = self.resources.ranks, self.resources.optimizer
         with self.context.clock.computing("optimiser"):
-            take_step(self.context, self.resources.optimizer, self.state, count, step, norm)
+            if island is not None:
+                island.step(count, *_pace(self.context, optimizer, count, step, norm))
+            else:
+                take_step(self.context, optimizer, self.state, count, step, norm)
+
+    def squares(self) -> dict[str, float]:
+        """The squared norm of each section's gradient."""
+        if self.resources.ranks is not None:
+            return self.resources.ranks.squares()
+        return {name: squared_norm(section.grad) for name, section in self.state.sections.items()}
 
     def stepped(self, step: int) -> None:
         """The step is finished on this node."""
@@ -283,10 +293,11 @@ def take_step(
 ) -> None:
     """Take one optimiser step in every section. ``count``: the number of steps with these moments, from 1 on; ``norm``:
     the global gradient norm, for clipping."""
+    step_all(optimizer, state.sections.values(), count, *_pace(context, optimizer, count, step, norm))
+
+
+def _pace(context: NodeContext, optimizer: Optimizer, count: int, step: int, norm: float) -> tuple[float, float]:
+    """(learning rate, factor of the gradients) of a step."""
     train = context.job.train
-    rate = learning_rate(train, step, context.facts.steps)
     factor = clip_factor(norm, train.clip) if optimizer.clips(count) else 1.0
-    for section in state.sections.values():
-        if factor != 1.0:
-            section.grad.mul_(factor)
-        optimizer.step(section, count, rate)
+    return learning_rate(train, step, context.facts.steps), factor

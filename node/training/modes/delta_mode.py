@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from ....job.data.sampling import unfinished_of_each
 from ...rounds.round_link import RoundLink
-from ...state.optimizers.optimizers import squared_norm
 from ..member.view_member import ViewMember
 from .mode import own_norm
 
@@ -72,7 +71,7 @@ class DeltaMode:
     def finish(self, step: int) -> None:
         """A local step; a round begins every ``every / fragments`` steps and is applied ``overlap`` steps later."""
         view = self.view
-        square = sum(squared_norm(section.grad) for section in view.state.sections.values())
+        square = math.fsum(view.squares().values())
         if not view.links:
             view.offered(square)
         view.agree(step, square)

@@ -23,7 +23,6 @@ from ....proto import data_pb2
 from ...rounds.arithmetic.outliers import FACTOR
 from ...rounds.protocol.messages import Contribution
 from ...rounds.protocol.payloads import Refused, contribution_of, pieces_of, received
-from ...state.optimizers.optimizers import squared_norm
 from ...state.sections.section import Section
 from ..member.view_member import ViewMember
 from .delta_mode import DeltaMode
@@ -77,7 +76,7 @@ class UnagreedMode(DeltaMode):
     def finish(self, step: int) -> None:
         """A local step; then, every ``every`` steps, mixing, which is applied ``overlap`` steps later."""
         view = self.view
-        view.agree(step, sum(squared_norm(section.grad) for section in view.state.sections.values()))
+        view.agree(step, math.fsum(view.squares().values()))
         if self._mix_at and step >= self._mix_at:
             self._mix()
         self._local_step(step, view.commit.norm)

@@ -71,7 +71,7 @@ class Milestones:
         view.state.use_reference()
         try:
             if view.resources.island is not None:
-                view.resources.island.share(section.g for section in view.state.sections.values())
+                view.resources.island.share(view.state.sections.values(), reference=True)
             tallies = self._runner.evaluate(step, [samples for _, samples in mine])
         finally:
             view.state.use_local()

@@ -49,7 +49,8 @@ class ViewTraining:
         self.mode: Mode = mode_of(view)
         self.chunks = self._neighbours.chunks = self._chunks()
         if resources.island is not None:
-            resources.island.place(plan, context.name, [values for _, values in state.frozen()])
+            frozen = [values for _, values in state.frozen()]
+            resources.island.place(plan, context.name, frozen, list(state.sections.values()))
         self.texts: list[StageTexts] = []
         """The texts of each of this node's stages."""
         if isinstance(context.definition, LanguageModel):
@@ -155,15 +156,18 @@ class ViewTraining:
         sections = self.state.sections.values()
         if island is not None:
             with clock.computing("share"):
-                island.share(section.x for section in sections)
-        self.state.gradients.begin()
+                island.share(sections)
+        whole = self.resources.ranks is None
+        if whole:
+            self.state.gradients.begin()
         if self.early is not None:
             self.early.begin(step)
         tally = self.runner.step(step, microbatches, scale)
-        self.state.gradients.end()
+        if whole:
+            self.state.gradients.end()
         if island is not None:
             with clock.computing("sum gradients"):
-                island.sum(section.grad for section in sections)
+                island.sum(sections)
         return tally
 
     def _share(self, step: int) -> list[int]:

@@ -134,17 +134,17 @@ def test_hands_hold_the_weights_to_the_bit_and_outlive_nonsense(island):
     island.take_up(job, FACTS, lambda *_: b"", ())
     island.place(plan, "n0")
     section.x.normal_()
-    island.share([section.x])
+    island.share([section])
     with pytest.raises(RuntimeError):
         SpreadPass(island, 0, model, torch.randn(2, 16, 31), torch.empty(0))
-    island.share([section.x])
+    island.share([section])
     sample = torch.randn(1, 16, 32)
     made = SpreadPass(island, 0, model, torch.cat([sample, sample]), torch.empty(0))  # once here, once at the hand
     back = made.backward(torch.ones_like(made.output))
     assert torch.equal(made.output[0], made.output[1]) and torch.equal(back[0], back[1])
     own = section.grad.clone()
     assert own.any()
-    island.sum([section.grad])
+    island.sum([section])
     assert torch.equal(section.grad, own + own)
 
 

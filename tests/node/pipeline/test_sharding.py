@@ -83,24 +83,27 @@ def test_the_first_rank_does_not_wait_for_those_that_wait_for_it(monkeypatch):
 
 def test_each_rank_holds_its_part_and_a_failed_pass_is_made_good(island):
     job, device = job_of(), torch.device("cpu")
-    state = StageState(model_of(job, FACTS), job, MIDDLE, "n0", make_optimizer(job), device)
+    state = StageState(model_of(job, FACTS), job, MIDDLE, "n0", make_optimizer(job), device, shared=True)
     (model,), sections = state.models, list(state.sections.values())
     island.take_up(job, FACTS, lambda *_: b"", ())
-    island.place(MIDDLE, "n0")
+    island.place(MIDDLE, "n0", (), sections)
     assert island.bytes_held == [sum(section.x.nbytes for section in sections) // 2] * 2
     for section in sections:
         section.x.normal_()
-    island.share(section.x for section in sections)
+    island.share(sections)
     sample = torch.randn(2, 16, 32)
     for rows in (31, 32):  # a width that no layer takes, then the right one
-        island.share(section.x for section in sections)
+        island.share(sections)
         try:
             made = SpreadPass(island, 0, model, sample[:, :, :31] if rows == 31 else sample, torch.empty(0))
         except RuntimeError:
             assert rows == 31 and island.spoiled
     assert not island.spoiled
     made.backward(torch.ones_like(made.output))
-    island.sum(section.grad for section in sections)
+    island.sum(sections)
+    assert sum(island.bytes_kept) == sum(section.nbytes for section in sections) and min(island.bytes_kept) > 0
+    squares = {section.layout.section: float(section.grad.double().square().sum()) for section in sections}
+    assert island.squares() == pytest.approx(squares)
     gradient = torch.cat([section.grad for section in sections])
     state.gradients.begin()
     model(sample).sum().backward()

@@ -1,0 +1,42 @@
+"""The sections of a node that one rank of its island keeps.
+
+Which rank keeps which follows from the sections' lengths. The vectors lie in memory that all ranks map (room.py), but
+only the rank that keeps a section computes with them: it takes the optimiser's steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ...state.optimizers.optimizers import Optimizer, squared_norm, step_all
+from ...state.sections.cut import even
+from ...state.sections.section import Section
+
+
+class RankSections:
+    """``sections``: all sections of the node, in the same order on all ranks."""
+
+    def __init__(self, sections: Sequence[Section], optimizer: Optimizer, rank: int, ranks: int) -> None:
+        self.all = tuple(sections)
+        mine = even([section.layout.numel for section in sections], ranks)[rank]
+        self.own = tuple(sections[index] for index in mine)
+        self._optimizer = optimizer
+        for index, section in enumerate(sections):
+            if index not in mine and section.room is not None:
+                section.room.let_go()
+
+    @property
+    def bytes_kept(self) -> int:
+        """Bytes of the vectors that this rank keeps."""
+        return sum(section.nbytes for section in self.own)
+
+    def squares(self) -> dict[str, float]:
+        """The squared norm of each own section's gradient."""
+        return {section.layout.section: squared_norm(section.grad) for section in self.own}
+
+    def step(self, count: int, rate: float, factor: float) -> None:
+        """Take an optimiser step in each own section; see `step_all`."""
+        with torch.no_grad():
+            step_all(self._optimizer, self.own, count, rate, factor)
