@@ -32,6 +32,7 @@ from farflung.deploy.wan.lab import Lab
 from farflung.deploy.wan.run import run as run_on_wan
 from farflung.deploy.wan.topology import Change
 from farflung.examples.shakespeare import write_text
+from farflung.node.training.steps.early_offers import SWITCH
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "wan_steps.json"
@@ -41,7 +42,10 @@ OURS = {
     "farflung": ("delta", 1, COCKTAIL),
     "farflung-none": ("delta", 1, "none"),
     "farflung-exact": ("gradient", 0, "none"),
+    "farflung-exact-late": ("gradient", 0, "none"),
 }
+LATE = "farflung-exact-late"
+"""The same with rounds that begin after the backward pass."""
 THEIRS = ("alone", "alone-fused", "ddp", "ddp-fp16", "ddp-powersgd", "hivemind")
 LEFT_OUT = 4
 """Steps at the beginning that are no part of the median: connections, warm-up, PowerSGD's first uncompressed ones."""
@@ -137,8 +141,20 @@ def our_events(
         if event["event"] == "step":
             look(event["step"])
 
-    run_on_wan(made.name, str(job), show, state=str(folder / "state"))
+    with early_offers(system != LATE):
+        run_on_wan(made.name, str(job), show, state=str(folder / "state"))
     return events
+
+
+@contextlib.contextmanager
+def early_offers(wanted: bool) -> Iterator[None]:
+    """A context whose nodes begin the rounds of gradient mode within the backward pass, or after it."""
+    if not wanted:
+        os.environ[SWITCH] = "0"
+    try:
+        yield
+    finally:
+        os.environ.pop(SWITCH, None)
 
 
 ROLES = {

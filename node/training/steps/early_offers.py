@@ -8,6 +8,7 @@ the pass (of an island, of a user's own loop) is in one round with nodes that of
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +19,17 @@ from ...rounds.round_link import RoundLink
 from ...state.sections.gradients import Gradients
 from ..member.view_member import ViewMember
 
+SWITCH = "FARFLUNG_EARLY"
+"""The environment variable that, set to 0, makes this node offer everything after the pass: to measure the
+difference."""
 Key = tuple[str, int]
 """A section's name and the index of a part."""
+
+
+def is_final(precision: str, is_gradient: bool) -> bool:
+    """Whether what the backward pass makes is what the group sums: not if a loss scale must be divided out after it
+    (fp16), or if the optimiser makes something else of it (``is_gradient`` is false: 1-bit Adam)."""
+    return precision in ("fp32", "bf16") and is_gradient
 
 
 class EarlyOffers:
@@ -53,7 +63,9 @@ class EarlyOffers:
 
     def begin(self, step: int) -> None:
         """A step begins. Nothing is offered early if the optimiser first makes something else of the gradient."""
-        self._is_on = bool(self._parts) and self._view.gradient and self._view.resources.optimizer.clips(step)
+        view = self._view
+        wanted = bool(self._parts) and view.gradient and os.environ.get(SWITCH) != "0"
+        self._is_on = wanted and is_final(view.job.train.precision, view.resources.optimizer.clips(step))
         self._lacking, self._to_come = self._counts.copy(), set(self._stages)
 
     @contextmanager

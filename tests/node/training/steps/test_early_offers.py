@@ -12,7 +12,7 @@ from farflung.node.state.sections.gradients import Gradients
 from farflung.node.state.sections.section import Layout
 from farflung.node.state.stage_state import round_plan
 from farflung.node.training.endings import ViewEnds
-from farflung.node.training.steps.early_offers import EarlyOffers
+from farflung.node.training.steps.early_offers import EarlyOffers, is_final
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -179,3 +179,8 @@ def test_every_bucket_has_a_part_of_each_publisher(monkeypatch):
     assert lengths["a"] == pytest.approx(layout.numel / 2, rel=0.02)
     assert lengths["b"] == pytest.approx(layout.numel / 4, rel=0.02)
     assert len(parts_of(mode="delta")) == len(parts_of(mode="gradient", robust="centered:tau=1")) == 3
+
+
+def test_only_a_final_gradient_is_offered_early():
+    assert is_final("fp32", True) and is_final("bf16", True)
+    assert not is_final("fp16", True) and not is_final("fp32", False)
