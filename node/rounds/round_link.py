@@ -18,6 +18,7 @@ from .checking.judge import Judge
 from .checking.shown_sums import ShownSums
 from .checking.signed import Signer
 from .mask_keys import MaskKeys
+from .offering import Offering
 from .protocol.headers import received_contribution, received_result
 from .protocol.machine import Rounds
 from .protocol.messages import (
@@ -74,6 +75,7 @@ class RoundLink:
         self.auditor = Auditor(exchange, audit)
         self._sums = ShownSums(self.auditor, rounds.plan, rounds.me, outlet)
         self.disputes = Disputes(rounds, signer, outlet, clock)
+        self.offering = Offering(exchange, rounds, self.disputes, coding)
         self._sender = RoundSender(rounds, outlet, self.auditor, self.disputes)
         self._keys: MaskKeys | None = None
         if isinstance(exchange.phased, Masked):
@@ -88,7 +90,9 @@ class RoundLink:
         current = self.rounds.open
         if current is None or not current.complete or self._spoiled == current.number:
             return False
-        if self._checked != current.number:
+        if not self.offering.is_done(current):
+            return False
+        if self._checked != current.number and not current.placed:  # else each was checked when it was placed
             try:
                 with self.coding("check"):
                     self.exchange.check(current.number, current.results, current.contributions)
@@ -122,25 +126,25 @@ class RoundLink:
         if self.rounds.open is not None:
             self.offer(self.rounds.unoffered)
             return
+        if self.offering.is_windowed:
+            self._offer(self.rounds.parts)
+            return
         number = self.rounds.applied + 1
         with self.coding("encode"):
             own = self.disputes.signed(self.exchange.contributions(number), number)
         self._begin(own)
 
     def offer(self, parts: Sequence[Part]) -> None:
-        """Encode this node's contributions to some parts and send them. Opens the round if it is not open."""
-        rounds, number = self.rounds, self.rounds.applied + 1
-        opens = rounds.open is None
-        with self.coding("encode"):
-            if opens:
-                self.exchange.open(number)
-            made = {part.index: self.exchange.offer(number, part) for part in parts}
-            own = self.disputes.signed(made, number)
-        if opens:
-            self._begin(own)
-            return
-        for part, contribution in own.items():
-            self._carry(rounds.offer(part, contribution, self.clock()))
+        """Encode this node's contributions to some parts and send them, now or when there is room. Opens the round if
+        it is not open."""
+        self._offer(parts)
+
+    def _offer(self, parts: Sequence[Part]) -> None:
+        if self.rounds.open is None:
+            self.offering.open(self.rounds.applied + 1)
+            self._begin({})
+        self.offering.ready(parts)
+        self._go_on()
 
     def _begin(self, own: dict[int, Contribution]) -> None:
         number = self.rounds.applied + 1
@@ -149,9 +153,31 @@ class RoundLink:
         self._chains[number] = self.rounds.chain
         self._carry(self.rounds.begin(own, self.clock()))
 
+    def _go_on(self) -> None:
+        """Place the sums that are here, and offer the parts for which there is room."""
+        current = self.rounds.open
+        while current is not None and self._spoiled != current.number:
+            try:
+                self.offering.place_sums(current)
+            except Refused as problem:
+                self._spoil(current.number, problem)
+                return
+            found = self.offering.next(current)
+            if found is None:
+                return
+            self._carry(self.rounds.offer(*found, self.clock()))
+
+    def place_all(self) -> None:
+        """Gradient mode, without error feedback: the complete round's sums take the gradient's place, so far as they
+        are not there yet."""
+        if not self.offering.is_windowed:
+            for here, update in self.updates():
+                update.write_to(self.exchange.section.grad[here])
+
     def tick(self) -> None:
         now = self.clock()
         self._carry(self.rounds.tick(now, self.sending()))
+        self._go_on()
         self.disputes.tick(now)
 
     def ask(self) -> None:
@@ -203,11 +229,19 @@ class RoundLink:
         self.disputes.applied(self.rounds.applied)
         section.round = self.rounds.applied
 
+    def drop(self) -> None:
+        """A later view has started, so nobody asks for a message of this one: their memory is free at once, although
+        this object lives until Python's collector finds it."""
+        self.rounds.drop()
+        self.auditor.drop()
+        self.exchange.encoder.own = {}
+
     # ---- messages become events of the protocol --------------------------------------------
 
     def handle(self, sender: str, body: RoundBody, payload: Payload) -> None:
         """Handle a message of this section from another member."""
         self._carry(self._take(sender, body, payload))
+        self._go_on()
 
     def _take(self, sender: str, body: RoundBody, payload: Payload) -> Iterable[Effect]:
         match body:

@@ -48,14 +48,18 @@ class Group:
         signers: dict[str, Signer] | None = None,
         publishers: str = "",
         sections: Sequence[Section] | None = None,
+        gradient: bool = False,
+        cuts: int = 1,
     ) -> None:
-        """``publishers``: of ``publishers``; empty: every member is one. ``sections``: of a view before."""
+        """``publishers``: of ``publishers``; empty: every member is one. ``sections``: of a view before. ``cuts``: the
+        parts of each publisher."""
         names = tuple("abcde"[: len(weights)])
         among = names[:1] if pattern == "all_to_all" else tuple(publishers) or names
-        count = len(among) * fragments
+        count = len(among) * fragments * cuts
         edges = [NUMEL * i // count for i in range(count + 1)]
         parts = tuple(
-            Part(i, among[i % len(among)], *edge, i // len(among)) for i, edge in enumerate(itertools.pairwise(edges))
+            Part(i, among[i % len(among)], *edge, i // (len(among) * cuts))
+            for i, edge in enumerate(itertools.pairwise(edges))
         )
         if pattern == "two_level":
             regions = [names[: len(names) // 2], names[len(names) // 2 :]]
@@ -68,7 +72,7 @@ class Group:
                 for i, edge in enumerate(itertools.pairwise(edges))
                 for k in range(phases)
             )
-        plan = RoundPlan("stage-0", names, tuple(weights), parts, pattern, False, fragments, phases, dense)
+        plan = RoundPlan("stage-0", names, tuple(weights), parts, pattern, gradient, fragments, phases, dense)
         self.now = 0.0
         self.mail: list[tuple[str, str, data_pb2.Header, bytes]] = []
         self.warnings: list[tuple[str, str]] = []
@@ -76,7 +80,9 @@ class Group:
         for index, name in enumerate(names):
             made = section_of(torch.randn(NUMEL, generator=torch.Generator().manual_seed(index)))
             section = made if sections is None else sections[index]
-            exchange = Exchange(section, plan, name, codec, dense_rounds=dense, seed=7, outer=outer, robust=robust)
+            exchange = Exchange(
+                section, plan, name, codec, dense_rounds=dense, gradient=gradient, seed=7, outer=outer, robust=robust
+            )
 
             def send(to, header, payload, name=name):
                 copy = data_pb2.Header()

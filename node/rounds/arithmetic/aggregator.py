@@ -251,7 +251,9 @@ class Aggregator:
 
     def add_errors_to(self, vector: Tensor) -> None:
         """Add the server errors, divided by this node's share, to its own vector, fp32 [numel] on any device."""
+        factor = self.terms.divisor / self.terms.weights[self.terms.me]
         for index, error in self.errors.items():
             part = self.terms.plan.parts[index]
-            own = error * (self.terms.divisor / self.terms.weights[self.terms.me])
-            vector[part.start : part.stop].add_(own.to(vector.device))
+            for here in segments(part):
+                own = error[here.start - part.start : here.stop - part.start] * factor
+                vector[here].add_(own.to(vector.device))

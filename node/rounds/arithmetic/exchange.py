@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 import xxhash
@@ -175,6 +176,19 @@ class Exchange:
         """The update D of a checked round in pieces: (slice of the section, its values), each valid until the next
         is asked for."""
         return self.way_of(round).updates(round, found, contributions)
+
+    def place(self, round: int, result: Result, contributions: Sent) -> None:
+        """Gradient mode, in a round without error feedback: the sum of one part takes the gradient's place there. Then
+        this node's own contribution to it is not needed any more.
+
+        Raises:
+            Refused: as `check`.
+        """
+        found = {result.part: result}
+        self.check(round, found, contributions)
+        for here, update in self.updates(round, found, contributions):
+            update.write_to(self.section.grad[here])
+        self.encoder.own[result.part] = replace(self.encoder.own[result.part], payload=())
 
     def apply_delta(self, updates: Iterable[tuple[slice, Update]], results: Sequence[Result]) -> None:
         """Move g and x by the outer step of the update, and subtract from x what was counted of this node's own."""

@@ -98,6 +98,8 @@ class Auditor:
         if result is None or not result.result.sizes or publisher in self._asked or not self._share:
             return False
         size, members = self.exchange.encoder.size_of(part), len(self.plan.members)
+        if not size:
+            return False
         one = self.plan.parts[part]
         shown = (members + 1) * size + (4 * (one.stop - one.start) if result.before else 0)
         sends = 2 * (members - 1) / members * self.exchange.encoder.size_of(None)
@@ -154,6 +156,10 @@ class Auditor:
             kept.holders.add(sender)
             if kept.holders.issuperset(self._others):
                 del self._kept[round, part]
+
+    def drop(self) -> None:
+        """A later view has started: nobody asks for data of this one's sums any more."""
+        self._kept = {}
 
     def _may_show(self, part: int) -> bool:
         return any(kept == part for _, kept in self._kept)

@@ -17,8 +17,8 @@ from functools import partial
 
 from . import asking, contributions, results
 from .asking import ASK_AGAIN_SECONDS
-from .messages import Contribution, Effect, Part, Refuse, Result, SendContribution, SendResult, what_counts
-from .open_round import KEPT_ROUNDS, LEAST_LOG, Applied, Early, OpenRound, newest
+from .messages import Contribution, Effect, Part, Refuse, Result, SendContribution, SendResult, is_whole, what_counts
+from .open_round import KEPT_ROUNDS, LEAST_LOG, Applied, Early, EarlyMessages, OpenRound, newest
 from .standing import Standing
 
 
@@ -45,17 +45,28 @@ class Rounds(Standing):
         """The parts of the open round, or of the next, to which this node has not contributed yet."""
         return [part for part in self.parts if part.phase == 0 and (self.open is None or not self.has_offered(part))]
 
+    def place(self, part: int) -> None:
+        """The sum of a part has taken the gradient's place on this node."""
+        self.current().placed.add(part)
+        self.release(part)
+
+    def release(self, part: int) -> None:
+        """Drop the bytes of a part that are needed neither here nor by a member that could ask this node for them: in
+        gradient mode the publisher answers until every member holds the result, and no step is committed before."""
+        current = self.current()
+        others = self.index.keys() - {self.me} if self.plan.parts[part].publisher == self.me else frozenset()
+        if part in current.placed and not self.plan.followed and others <= current.held.get(part, set()):
+            current.drop_contributions(part)
+            for results in (current.results, current.handed):
+                if part in results:
+                    results[part] = replace(results[part], payload=())
+
     def decided(self, part: int, result: Result, now: float) -> list[Effect]:
         """Take the sum that ``Decide`` asked for. From now on the result is published and cannot change."""
         if self.open is None:
             raise RuntimeError("no open round")
         if self.plan.pattern != "all_to_all" and self.plan.phases == 1:  # what was summed is not needed again
-            for key, sent in self.open.contributions.items():
-                if key[0] == part:
-                    self.open.contributions[key] = replace(sent, payload=())
-            for key, regional in self.open.sums.items():
-                if key[0] == part:
-                    self.open.sums[key] = replace(regional, payload=())
+            self.open.drop_contributions(part)
         publisher = self.plan.parts[part].publisher
         if publisher != self.me:
             self.open.handed[part] = result
@@ -86,6 +97,11 @@ class Rounds(Standing):
             kept = {key: contribution for key, contribution in sent.items() if key[0] in results}
             self.log = [*self.log, Applied(done.number, self.chain, results, kept)][-KEPT_ROUNDS:]
         self.applied, self.chain = done.number, chain
+
+    def drop(self) -> None:
+        """A later view has started: drop the open round and all kept messages."""
+        self.open, self.log = None, []
+        self.early = EarlyMessages(self.plan.section)
 
     def contribution(
         self, sender: str, of: str, number: int, part: int, chain: int, sent: Contribution, *, now: float
@@ -133,6 +149,7 @@ class Rounds(Standing):
         if self.open is None or number != self.open.number or sender not in self.index:
             return []
         self.open.held.setdefault(part, set()).add(sender)
+        self.release(part)
         return self.progress(now)
 
     def result_wanted(self, sender: str, number: int, part: int) -> list[Effect]:
@@ -143,7 +160,7 @@ class Rounds(Standing):
             # The part's publisher asks for the sum of this node's region.
             publishes = part < len(self.plan.parts) and self.plan.parts[part].publisher == sender
             source = self.open.handed if publishes else self.open.results
-            if part in source:
+            if part in source and is_whole(source[part]):
                 return [SendResult(sender, number, self.chain, source[part])]
         for applied in self.log:
             if applied.round == number and part in applied.results:
@@ -156,8 +173,9 @@ class Rounds(Standing):
         if self.open is not None and self.open.number == number:
             sources.append((self.chain, self.open.contributions))
         for before, source in sources:
-            if (part, of) in source and self.vouched(of, number, part, source[part, of]):
-                return [SendContribution(sender, number, before, part, source[part, of], self.plan.members[of])]
+            found = source.get((part, of))
+            if found is not None and is_whole(found) and self.vouched(of, number, part, found):
+                return [SendContribution(sender, number, before, part, found, self.plan.members[of])]
         return []
 
     def tick(self, now: float, sending: bool = False) -> list[Effect]:

@@ -108,6 +108,11 @@ class Result:
     """Its publisher's certificate, DER, in the first round of a view in which it publishes."""
 
 
+def is_whole(sent: Contribution | Result) -> bool:
+    """Whether the bytes are still here; else only what they were is known."""
+    return not sent.sizes or len(sent.payload) > 0
+
+
 def what_counts(result: Result) -> tuple[int, ...]:
     """All content of a result as integers, which enter the chain."""
     factors = [int(factor * 2**32) for factor in result.factors]

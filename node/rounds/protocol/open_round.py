@@ -4,7 +4,7 @@ ones."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from .messages import Contribution, Effect, Result
@@ -56,9 +56,20 @@ class OpenRound:
     handed: dict[int, Result] = field(default_factory=dict)
     """Two levels: the sum of this node's region for each part that it takes and another publishes."""
     held: dict[int, set[str]] = field(default_factory=dict)
+    placed: set[int] = field(default_factory=set)
+    """Parts whose sum has taken the gradient's place here, so that this node does not need their bytes."""
     ask_at: float = 0.0
     asked: int = 0
     complete: bool = False
+
+    def drop_contributions(self, part: int) -> None:
+        """Forget the bytes that were summed to a part."""
+        for key, sent in self.contributions.items():
+            if key[0] == part:
+                self.contributions[key] = replace(sent, payload=())
+        for key, regional in self.sums.items():
+            if key[0] == part:
+                self.sums[key] = replace(regional, payload=())
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ class Standing:
             if self._decidable(part, overdue=limit is not None and now - current.begun > limit):
                 current.deciding.add(part.index)
                 effects.append(self._decide(part))
-        if all(map(self._safe, self.parts)):
+        if all(map(self.is_safe, self.parts)):
             current.complete = True
             effects.append(Complete(current.number))
         return effects
@@ -171,7 +171,7 @@ class Standing:
             tuple((i, result) for i, result in sums if result is not None),
         )
 
-    def _safe(self, part: Part) -> bool:
+    def is_safe(self, part: Part) -> bool:
         """Whether a part's result is here and cannot be lost: another member holds it too."""
         current, alone = self.current(), len(self.plan.members) == 1
         held = part.publisher != self.me or alone or bool(current.held.get(part.index))
@@ -186,7 +186,7 @@ class Standing:
             return frozenset()
         terms: set[str] = set()
         results: set[str] = set()
-        for part in self.parts:
+        for part in filter(self.has_offered, self.parts):  # nobody is late with a part that this node keeps back
             if self.takes(part) and part.index not in current.deciding:
                 terms |= self.absent(part, self.wanted(part))
             late = current.unmatched.get(part.index)

@@ -222,6 +222,8 @@ class ViewChange:
         self._take_over()
         self.placement.tell_of_what_it_cannot_follow()
         moved = holdings.kept is not None
+        if holdings.previous is not None:
+            holdings.previous.view.drop_messages()
         holdings.previous = holdings.kept = self.loader.loading = None
         self.placement.base.loaded = {}
         holdings.traffic.serve_anew()  # frees state that only joiners needed

@@ -164,6 +164,11 @@ class ViewMember:
         for link in self.links.values():
             link.introduce(again=True)
 
+    def drop_messages(self) -> None:
+        """A later view has started: free the memory of this one's rounds."""
+        for link in self.links.values():
+            link.drop()
+
     # ---- the commit point ------------------------------------------------------------------
 
     @property

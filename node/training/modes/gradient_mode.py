@@ -50,8 +50,7 @@ class GradientMode:
                     square += self._norm_of(links[name]) if first else 0.0
                     continue
                 with view.context.clock.coding("add up", name):
-                    for here, update in links[name].updates():
-                        update.write_to(section.grad[here])
+                    links[name].place_all()
             elif section.feedback is not None:  # the node is alone in its group now: use the feedback itself
                 section.grad.add_(section.feedback)
                 section.feedback = None
