@@ -4,6 +4,7 @@
     python -m benchmarks.equal_loss tune     the same grid of learning rates for each method, on a seed of its own
     python -m benchmarks.equal_loss run      three other seeds at the rate that was best
     python -m benchmarks.equal_loss table    what is known so far
+    python -m benchmarks.equal_loss tried    what the tuning saw, methods that were given up with it
     python -m benchmarks.equal_loss picture  docs/equal-loss.svg
 
     --size tiny|byte|byte-llama|1m|5m|25m|124m   --minutes M: begin no run after that   --only NAME   --steps N
@@ -48,6 +49,8 @@ VOCABULARY = 4096
 BLOCK = 1 << 20
 """Of sections of looped sizes: one part, which is quicker."""
 PIPELINES = 4
+FP16 = 2 * (PIPELINES - 1) / PIPELINES * 16
+"""Bits a parameter and step that a node sends in a ring all-reduce in fp16."""
 TUNED_ON, SEEDS = 0, (1, 2, 3)
 FLAT = 0.01
 """Of the loss, that twice as many steps may still win."""
@@ -72,7 +75,7 @@ class Size:
     family: str = "gpt2"
 
 
-BYTE_GRID = (5e-3, 7e-3, 1e-2)
+BYTE_GRID = (5e-3, 1e-2)
 SIZES = {
     "tiny": Size(2, 32, 64, 16, 300, 4),
     "byte": Size(2, 64, 64, 16, 1000, 8, grid=BYTE_GRID, looped=True),
@@ -252,22 +255,47 @@ def interval(losses: list[float]) -> float:
     return T_95[len(losses)] * statistics.stdev(losses) / math.sqrt(len(losses))
 
 
+def against(lines: list[dict[str, Any]], base: list[dict[str, Any]]) -> tuple[float, float]:
+    """(mean, half of its 95 % interval) of the percentage that a method loses against the baseline on the same seeds:
+    the same samples in the same order from the same weights."""
+    alone = {row["seed"]: row["loss"] for row in base}
+    shares = [100 * (row["loss"] / alone[row["seed"]] - 1) for row in lines if row["seed"] in alone]
+    return (statistics.mean(shares), interval(shares)) if shares else (math.nan, math.nan)
+
+
 def table(size: str, steps: int) -> None:
     """A claim without an interval is none: a method of one seed has a dash there."""
     known = found(size, steps)
-    base = statistics.mean(row["loss"] for row in known[BASELINE]) if BASELINE in known else math.nan
     print(f"\n{size}, {steps} steps, {SIZES[size].batch * SIZES[size].context * steps:,} tokens\n")
-    print("| method | learning rate | seeds | validation loss | against one optimiser | bits a parameter and step |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("| method | learning rate | seeds | validation loss | against one optimiser | bits | of fp16's bytes |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for method, lines in known.items():
         losses = [row["loss"] for row in lines]
-        mean, half = statistics.mean(losses), interval(losses)
-        spread = "-" if math.isnan(half) else f"{half:.4f}"
+        more, half = against(lines, known.get(BASELINE, []))
         bits = statistics.mean(row["bits"] for row in lines)
+        sent = f"{bits:.3f} | 1/{FP16 / bits:.3g}" if bits else " | "
+        mean = f"{statistics.mean(losses):.4f} ± {shown(interval(losses), 4)}"
         print(
-            f"| {method} | {lines[0]['rate']:g} | {len(lines)} | {mean:.4f} ± {spread} "
-            f"| {100 * (mean / base - 1):+.2f} % | {f'{bits:.4f}' if bits else ''} |"
+            f"| {method} | {lines[0]['rate']:g} | {len(lines)} | {mean} | {more:+.2f} ± {shown(half, 2)} % | {sent} |"
         )
+
+
+def shown(half: float, digits: int) -> str:
+    return "-" if math.isnan(half) else f"{half:.{digits}f}"
+
+
+def tried(size: str, steps: int) -> None:
+    """What is known of each method on the seed of tuning, which no claim rests on."""
+    runs: dict[str, dict[float, dict[str, Any]]] = {}
+    for row in rows():
+        if (row["size"], row["steps"], row["seed"]) == (size, steps, TUNED_ON) and row["method"] in METHODS:
+            runs.setdefault(row["method"], {})[row["rate"]] = row
+    grid = SIZES[size].grid
+    print(f"| method | bits | {' | '.join(f'at {rate:g}' for rate in grid)} |")
+    print(f"| --- | --- |{' --- |' * len(grid)}")
+    for method, of in sorted(runs.items(), key=lambda item: list(METHODS).index(item[0])):
+        losses = " | ".join(f"{of[rate]['loss']:.4f}" if rate in of else "" for rate in grid)
+        print(f"| {method} | {next(iter(of.values()))['bits']:.3f} | {losses} |")
 
 
 def picture(size: str, steps: int) -> None:
@@ -276,16 +304,19 @@ def picture(size: str, steps: int) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(8, 5))
+    figure, axes = pyplot.subplots(figsize=(9, 5.5))
     for method, lines in found(size, steps).items():
         losses = [row["loss"] for row in lines]
         mean, half = statistics.mean(losses), interval(losses)
-        if method == BASELINE:
-            axes.axhline(mean, color="black", linewidth=0.8, linestyle=":", label=method)
-        else:
-            bits = statistics.mean(row["bits"] for row in lines)
-            axes.errorbar([bits], [mean], [0.0 if math.isnan(half) else half], fmt="o", capsize=3, label=method)
-    axes.set(xscale="log", xlabel="bits a parameter and step that a node sends", ylabel="validation loss, nats a token")
+        color = "tab:red" if "muon" in method else "tab:blue"
+        if method.startswith(BASELINE):
+            axes.axhline(mean, color=color, linewidth=0.8, linestyle=":", label=method)
+            continue
+        bits = statistics.mean(row["bits"] for row in lines)
+        axes.errorbar([bits], [mean], [0.0 if math.isnan(half) else half], fmt="o", capsize=3, color=color)
+        axes.annotate(method, (bits, mean), xytext=(6, 3), textcoords="offset points", fontsize=8)
+    axes.set(xscale="log", xlabel="bits a parameter and step that a node sends")
+    axes.set(ylabel="validation loss, nats a token", title=f"{size}, {steps} steps; whiskers: 95 %")
     axes.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(PICTURE, metadata={"Date": None})
@@ -293,7 +324,7 @@ def picture(size: str, steps: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["flat", "tune", "run", "table", "picture"])
+    parser.add_argument("what", choices=["flat", "tune", "run", "table", "tried", "picture"])
     parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--only", default="", help="methods whose name matches this regular expression")
@@ -305,6 +336,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if arguments.what == "table":
         table(arguments.size, steps)
+    elif arguments.what == "tried":
+        tried(arguments.size, steps)
     elif arguments.what == "picture":
         picture(arguments.size, steps)
     else:

@@ -31,6 +31,7 @@ def diloco(codec: str = "none", every: int = 20, outer: str = "nesterov:lr=0.7,m
 
 
 HALF, MOST = "nesterov:lr=0.7,momentum=0.5", "nesterov:lr=0.7,momentum=0.9"
+SMALL = "nesterov:lr=0.14,momentum=0.9"  # 0.14 / (1 - 0.9) = 0.7 / (1 - 0.5)
 EDEN1, EDEN2, EDEN4 = (f"eden:bits={bits},biased=true" for bits in (1, 2, 4))
 MUON = {"optimizer": "muon"}
 METHODS: dict[str, Method] = {
@@ -39,6 +40,7 @@ METHODS: dict[str, Method] = {
     "delta, none, overlap 0": Method(delta(overlap=0)),
     "cocktail, 1/80": Method(delta(COCKTAIL)),
     "cocktail, 1/20": Method(delta(DENSER)),
+    "eden 0.2 bits": Method(delta("eden:bits=0.2,biased=true")),
     "eden 1 bit, every 5": Method(delta(EDEN1, 5)),
     "eden 2 bits, every 10": Method(delta(EDEN2, 10)),
     "eden 4 bits, every 5": Method(delta(EDEN4, 5)),
@@ -50,6 +52,7 @@ METHODS: dict[str, Method] = {
     "muon, every 20, int4": Method(diloco("int4"), MUON),
     "muon, every 20, eden 2 bits": Method(diloco(EDEN2), MUON),
     "muon, eden 1 bit, every 5": Method(delta(EDEN1, 5), MUON),
+    "muon, eden 4 bits, every 5": Method(delta(EDEN4, 5), MUON),
     "muon, cocktail, 1/80": Method(delta(COCKTAIL), MUON),
     "muon, every 50, eden 2 bits": Method(diloco(EDEN2, 50), MUON),
     "gradient, int8": Method({"mode": "gradient", "codec": "int8"}),
@@ -59,7 +62,12 @@ METHODS: dict[str, Method] = {
     "diloco, int4, 0.9": Method(diloco("int4", outer=MOST)),
     "diloco, int4, 0.9, follows the rate": Method(diloco("int4", outer=MOST), remedy=Remedy(outer_follows=True)),
     "diloco, int4, 0.9, first 80 %": Method(diloco("int4", outer=MOST), remedy=Remedy(momentum_until=0.8)),
-    "diloco, int4, 0.9, smaller": Method(diloco("int4", outer="nesterov:lr=0.2,momentum=0.9")),
+    "diloco, int4, 0.9, smaller": Method(diloco("int4", outer=SMALL)),
+    "diloco, every 2": Method(diloco(every=2)),
+    "diloco, every 2, 0.9": Method(diloco(every=2, outer=MOST)),
+    "diloco, every 2, 0.9, smaller": Method(diloco(every=2, outer=SMALL)),
+    "diloco, every 2, 0.9, smaller, beta1 0": Method(diloco(every=2, outer=SMALL), {"betas": [0.0, 0.99]}),
+    "diloco, int4, 0.9, inner m from 0": Method(diloco("int4", outer=MOST), remedy=Remedy(masked=0.0)),
     "cocktail, outer 0.5": Method(delta(COCKTAIL, outer=HALF)),
     "cocktail, feedback": Method(delta(f"{COCKTAIL},feedback=true")),
     "cocktail, v of all every 50": Method(delta(COCKTAIL), remedy=Remedy("v", 50)),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....job.schema import UNAGREED
+from ....job.checks.cautions import cautions
 from ....proto.errors import FarflungError
 from ... import events
 from ...membership import signals as s
@@ -119,8 +119,8 @@ class Performer:
     def _start(self, effect: s.SendStart) -> None:
         self.announcing.send(effect, effect.to)  # sent first, because the nodes wait for it
         if self.context.store.get("began") is None:
-            if not self.context.job.updates.agreed:
-                self.warn("", f"updates.agreed = false: {UNAGREED}")
+            for caution in cautions(self.context.job, self.context.job.steps(self.context.facts.samples)):
+                self.warn("", caution)
             self.context.store.put("began", str(time.time()))
 
     def _dial(self, effect: s.Dial) -> None:
