@@ -6,7 +6,9 @@ Elements that a step does not offer or keep are not lost: the caller keeps x - d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -127,10 +129,33 @@ class Cocktail(Codec):
             gpu.sparse_add(out, where, offer.run, places, codes, steps, BUCKET, weight)
 
     def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float:
-        _, index = self._read_places(reader, header)
-        values = self.read_values(reader, len(index)) if len(index) else torch.empty(0)
+        """As `Codec.decoded_norm`. The mask's bytes are checked, and no position is computed: values have a norm
+        wherever they are."""
+        offer = self._offer(reader, header)
+        if not offer.elements:
+            reader.end()
+            return 0.0
+        count = self.kept(offer.elements)
+        masks_there.check(reader, count, offer.elements)
+        if self.log or self.bits not in (2, 4, 8):
+            norm = float(torch.linalg.vector_norm(self.read_values(reader, count)))
+        else:
+            norm = self._norm_of_levels(reader, count)
         reader.end()
-        return float(torch.linalg.vector_norm(values))
+        return norm
+
+    def _norm_of_levels(self, reader: Reader, count: int) -> float:
+        """The norm of ``count`` values from their packed levels: a table has the squares that each byte adds."""
+        units = self._read_units(reader, count).numpy().astype(np.float64)
+        data, used = np.frombuffer(reader.take(packed_size(count, self.bits)), np.uint8), count * self.bits % 8
+        nothing = sum(1 << (at + self.bits - 1) for at in range(0, 8, self.bits))  # a byte of levels of 0
+        filled = np.full(len(units) * BUCKET * self.bits // 8, nothing, np.uint8)
+        filled[: len(data)] = data
+        if used:
+            own = (1 << used) - 1
+            filled[len(data) - 1] = (int(data[-1]) & own) | (nothing & ~own)
+        squares = _squares(self.bits)[filled].reshape(len(units), -1).sum(1, dtype=np.int64)
+        return math.sqrt(float(np.dot(units * units, squares)))
 
     def read_sparse(self, reader: Reader, header: Header) -> tuple[np.ndarray, np.ndarray]:
         """(rising positions int64, values fp32) of a body."""
@@ -232,6 +257,13 @@ class Cocktail(Codec):
         table = torch.from_numpy(np.exp2(-np.arange(octave) / octave).astype(np.float32))[index % octave]
         magnitude = torch.ldexp(high * table, -(index // octave))
         return torch.where((padded >> (self.bits - 1)) > 0, -magnitude, magnitude).view(-1)[:count]
+
+
+@lru_cache(maxsize=8)
+def _squares(bits: int) -> np.ndarray:
+    """For each byte, the sum of the squares of its levels."""
+    codes = unpack(torch.arange(256, dtype=torch.uint8), 2048 // bits, bits).view(256, -1).to(torch.int32)
+    return np.asarray((codes - (1 << (bits - 1))).square().sum(1).numpy())
 
 
 def _places_of(offer: runs.Offer, device: torch.device) -> torch.Tensor:

@@ -7,6 +7,7 @@ both running sums, so all work is whole-array operations. The host chooses the s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -69,20 +70,35 @@ def _chosen(found: Sequence[memoryview], lows: list[int], count: int, size: int,
     return bytes([masks.BITMAP]) + bytes(found[-1])
 
 
-def decode(reader: Reader, count: int, size: int, device: torch.device) -> torch.Tensor:
-    """As ``masks.decode``, int64 on a device. All checks are made on the host, from the bytes, before the result is
-    used."""
+@dataclass(frozen=True)
+class Checked:
+    """A mask whose bytes have been checked, and what its positions are made of."""
+
+    how: int
+    bits: memoryview
+    """The bitmap, or the unary halves of the gaps."""
+    low: Sequence[memoryview] = ()
+    """The low parts of the gaps, as ``_low_planes`` lists them."""
+
+
+def check(reader: Reader, count: int, size: int) -> Checked:
+    """Read a mask of ``count`` positions below ``size``. All checks are made from the bytes, on the host; no position
+    is computed.
+
+    Raises:
+        CodecError: the bytes are no such mask.
+    """
     how = reader.byte()
     if how == masks.ALL:
         if count != size:
             raise CodecError("the blob's mask says that everything is there, its size does not")
-        return torch.arange(size, device=device)
+        return Checked(how, memoryview(b""))
     if how == masks.BITMAP:
         data = reader.take(-(-size // 8))
         bits = int.from_bytes(data, "little")
         if bits.bit_count() != count or bits.bit_length() > size:
             raise CodecError("the blob's mask has another number of positions than its values")
-        return _places(to_device(data, device), count)
+        return Checked(how, data)
     if how > masks.MAX_LOW:
         raise CodecError(f"the blob's mask is of unknown kind {how}")
     unary_bits = reader.varint(count + (size >> how) + 1)
@@ -90,15 +106,26 @@ def decode(reader: Reader, count: int, size: int, device: torch.device) -> torch
     bits = int.from_bytes(data, "little")
     if bits.bit_count() != count or bits.bit_length() != (unary_bits if count else 0):
         raise CodecError("the blob's mask has another number of positions than its values")
-    ends = _places(to_device(data, device), count)
-    gaps = torch.diff(ends, prepend=ends.new_full((1,), -1)) - 1 << how
-    total = (unary_bits - count << how) + count
+    total, low = (unary_bits - count << how) + count, []
     for shift, width in _low_planes(how):
-        packed = reader.take(packed_size(count, width))
-        total += _sum(packed, count, width) << shift
-        gaps += unpack(to_device(packed, device), count, width).to(torch.int64) << shift
+        low.append(reader.take(packed_size(count, width)))
+        total += _sum(low[-1], count, width) << shift
     if total > size:
         raise CodecError("the blob's mask has a position beyond the vector")
+    return Checked(how, data, low)
+
+
+def decode(reader: Reader, count: int, size: int, device: torch.device) -> torch.Tensor:
+    """As ``masks.decode``, int64 on a device, checked by ``check``."""
+    mask = check(reader, count, size)
+    if mask.how == masks.ALL:
+        return torch.arange(size, device=device)
+    places = _places(to_device(mask.bits, device), count)
+    if mask.how == masks.BITMAP:
+        return places
+    gaps = torch.diff(places, prepend=places.new_full((1,), -1)) - 1 << mask.how
+    for (shift, width), packed in zip(_low_planes(mask.how), mask.low, strict=True):
+        gaps += unpack(to_device(packed, device), count, width).to(torch.int64) << shift
     return torch.cumsum(gaps + 1, 0) - 1
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from farflung import compress
+from farflung.compress.sparsifiers import masks, masks_there
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,17 @@ def test_a_weight_of_zero_adds_nothing(spec):
     total = x.clone()
     compress.add(compress.make(spec).encode(x), total, 0.0)
     assert torch.equal(total, x)
+
+
+@pytest.mark.parametrize("spec", ["bits=4", "bits=2", "bits=8", "bits=3", "values=log", "random=1.0,top=1.0"])
+@pytest.mark.parametrize("count", [30_001, 129, 1])
+def test_cocktails_norm_needs_no_position(spec, count, monkeypatch):
+    x = torch.randn(count, generator=torch.Generator().manual_seed(count))
+    blob = compress.make("cocktail:" + spec).encode(x, seed=3, step=2)
+    wanted = float(compress.decode(blob).norm())
+    for module in (masks, masks_there):
+        monkeypatch.setattr(module, "decode", None)
+    assert compress.norm(blob, count) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_bytes_that_make_no_sense():
