@@ -63,6 +63,7 @@ schedule = "1f1b"               # 1f1b | gpipe | interleaved | auto
 min_nodes = {nodes:<19} # the run starts when this many nodes have joined
 
 [updates]
+# What settings cost in loss: docs/quality.md; of the same bits, optimizer = "muon" made the most there.
 mode = "delta"                  # delta: compressed changes of weights | gradient: exactly data-parallel SGD
 every = 1                       # steps between two rounds; or "auto": as few as the links allow
 overlap = 1                     # steps that a round may be in flight: 0 waits for it, 1 hides it; or "auto"
