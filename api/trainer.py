@@ -54,6 +54,7 @@ class Arguments:
     lr_scheduler_type: str = "cosine"
     max_grad_norm: float = 1.0
     bf16: bool = False
+    fp16: bool = False
     gradient_checkpointing: bool = False
     eval_steps: int = 0
     save_steps: int = 500
@@ -199,7 +200,7 @@ class Trainer:
                 "warmup_steps": args.warmup_steps,
                 "decay": decays[args.lr_scheduler_type],
                 "clip": args.max_grad_norm,
-                "precision": "bf16" if args.bf16 else "fp32",
+                "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
                 "recompute": args.gradient_checkpointing,
                 "eval_every": args.eval_steps,
             },

@@ -109,8 +109,11 @@ class Train(Table):
     clip: float = Field(
         default=1.0, ge=0, allow_inf_nan=False, description="the largest global gradient norm; 0: no clipping"
     )
-    precision: Annotated[Literal["fp32", "bf16"], choice("fp32", "bf16", later=("fp16", "fp8"))] = Field(
-        default="fp32", description="fp32, bf16"
+    precision: Annotated[Literal["fp32", "bf16", "fp16"], choice("fp32", "bf16", "fp16", later=("fp8",))] = Field(
+        default="fp32", description="fp32, bf16, fp16 (with a dynamic loss scale)"
+    )
+    loss_scale_steps: Count = Field(
+        default=2000, description="a whole number of steps without an overflow, after which fp16's loss scale doubles"
     )
     recompute: Literal["auto"] | bool = Field(
         default=False, description='true, false, or "auto": where memory is short'

@@ -126,18 +126,20 @@ class Header(_message.Message):
     def __init__(self, run: _Optional[str] = ..., view: _Optional[int] = ..., session: _Optional[str] = ..., kind: _Optional[_Union[Kind, str]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., missing_samples: _Optional[_Union[MissingSamples, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., contribution_wanted: _Optional[_Union[ContributionWanted, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., state: _Optional[_Union[State, _Mapping]] = ..., state_request: _Optional[_Union[StateRequest, _Mapping]] = ..., mixing: _Optional[_Union[Mixing, _Mapping]] = ..., state_coming: _Optional[_Union[StateComing, _Mapping]] = ..., audit: _Optional[_Union[Audit, _Mapping]] = ..., round_request: _Optional[_Union[RoundRequest, _Mapping]] = ..., round_end: _Optional[_Union[RoundEnd, _Mapping]] = ..., text_begin: _Optional[_Union[TextBegin, _Mapping]] = ..., text: _Optional[_Union[Text, _Mapping]] = ..., text_token: _Optional[_Union[TextToken, _Mapping]] = ..., text_end: _Optional[_Union[TextEnd, _Mapping]] = ..., mask_key: _Optional[_Union[MaskKey, _Mapping]] = ..., equivocation: _Optional[_Union[Equivocation, _Mapping]] = ..., receipts: _Optional[_Union[Receipts, _Mapping]] = ..., result_wanted: _Optional[_Union[ResultWanted, _Mapping]] = ...) -> None: ...
 
 class Activation(_message.Message):
-    __slots__ = ("step", "microbatch", "layer", "sizes", "shape")
+    __slots__ = ("step", "microbatch", "layer", "sizes", "shape", "loss_scale")
     STEP_FIELD_NUMBER: _ClassVar[int]
     MICROBATCH_FIELD_NUMBER: _ClassVar[int]
     LAYER_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
     step: int
     microbatch: int
     layer: int
     sizes: _containers.RepeatedScalarFieldContainer[int]
     shape: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, step: _Optional[int] = ..., microbatch: _Optional[int] = ..., layer: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+    loss_scale: float
+    def __init__(self, step: _Optional[int] = ..., microbatch: _Optional[int] = ..., layer: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ..., loss_scale: _Optional[float] = ...) -> None: ...
 
 class MissingSamples(_message.Message):
     __slots__ = ("step", "microbatch", "layer", "samples", "anew")
@@ -356,16 +358,22 @@ class StateRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., moments: bool = ..., snapshot: _Optional[int] = ..., request: _Optional[int] = ...) -> None: ...
 
 class State(_message.Message):
-    __slots__ = ("name", "offset", "digest", "request")
+    __slots__ = ("name", "offset", "digest", "request", "loss_scale", "good_steps", "dropped_steps")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
+    GOOD_STEPS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_STEPS_FIELD_NUMBER: _ClassVar[int]
     name: str
     offset: int
     digest: int
     request: int
-    def __init__(self, name: _Optional[str] = ..., offset: _Optional[int] = ..., digest: _Optional[int] = ..., request: _Optional[int] = ...) -> None: ...
+    loss_scale: float
+    good_steps: int
+    dropped_steps: int
+    def __init__(self, name: _Optional[str] = ..., offset: _Optional[int] = ..., digest: _Optional[int] = ..., request: _Optional[int] = ..., loss_scale: _Optional[float] = ..., good_steps: _Optional[int] = ..., dropped_steps: _Optional[int] = ...) -> None: ...
 
 class StateComing(_message.Message):
     __slots__ = ("request",)

@@ -52,7 +52,7 @@ warmup_steps = 50
 decay = "cosine"                # cosine | linear | wsd | inverse_sqrt | none
 weight_decay = 0.0
 clip = 1.0                      # largest global gradient norm; 0: none
-precision = {precision}              # fp32 | bf16: on GPUs of 2020 and later
+precision = {precision}              # fp32 | bf16: on GPUs of 2020 and later | fp16
 recompute = false               # activations again in the backward pass: slower, less memory; or "auto"
 eval_every = 50
 

@@ -55,6 +55,16 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
         why = "masks of dropout are drawn by sample" if dropout else "members compute with loops of their own"
         yield ("train", "compile"), f"not yet: train.compile where {why}; write compile = false"
     yield from inside_mistakes(job)
+    if train.precision == "fp16" and job.model.parameters:
+        why = "members compute with loops of their own, and scale their losses themselves"
+        yield ("train", "precision"), f'train.precision = "fp16" has no meaning where {why}; allowed: "fp32"'
+    if train.precision == "fp16" and train.optimizer == "onebit_adam":
+        why = "its freeze is at a step of the run, and steps that overflow are none of its own"
+        sentence = 'train.precision = "fp16" does not go with onebit_adam'
+        yield ("train", "precision"), f"{sentence}: {why}; allowed: fp32, bf16"
+    if "loss_scale_steps" in train.model_fields_set and train.precision != "fp16":
+        sentence = f"train.loss_scale_steps belongs to fp16; precision {train.precision} has no loss scale"
+        yield ("train", "loss_scale_steps"), f"{sentence}: leave it out"
     if train.cooldown_steps and train.decay in ("cosine", "linear"):
         sentence = f"train.cooldown_steps has no meaning with decay = {train.decay!r}, which ends at its floor anyway"
         yield ("train", "cooldown_steps"), f"{sentence}; allowed with wsd, inverse_sqrt, none"

@@ -25,7 +25,7 @@ SECONDS = 0.4
 
 
 def measure_device(wish: str = "auto", precision: str = "fp32") -> Device:
-    """Finds and measures a device. `wish`: auto, cpu, cuda, cuda:N or mps; `precision`: fp32 or bf16, as in the job.
+    """Finds and measures a device. `wish`: auto, cpu, cuda, cuda:N or mps; `precision`: that of the job.
 
     FarflungError when there is no such device here.
     """
@@ -64,7 +64,7 @@ def matmul_rate(device: torch.device, precision: str) -> float:
     """TFLOP/s of square matrix products of side MATMUL, the best of several in about SECONDS."""
     import torch
 
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     left, right = (torch.randn(MATMUL, MATMUL, device=device).to(dtype) for _ in range(2))
     _timed(left, right, device)  # loads kernels, wakes clocks
     best, end = float("inf"), time.perf_counter() + SECONDS

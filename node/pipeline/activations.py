@@ -74,6 +74,8 @@ class Outgoing:
         self.plain_codec = compress.make(evaluation_codec(activations, precision))
         self.seed = seed
         self.trouble = ""
+        self._scaled = precision == "fp16"
+        """Gradients are those of a scaled loss, and may overflow now and then."""
 
     def forward(self, step: int, microbatch: int, samples: Sequence[int], output: Tensor) -> Contribution:
         """The message with the output [b, ...] of a microbatch; NOT_FINITE if the output is not finite."""
@@ -112,7 +114,8 @@ class Outgoing:
     def _finite(self, values: Tensor, step: int, what: str) -> bool:
         if bool(torch.isfinite(values).all()):
             return True
-        self.trouble = f"the {what} of step {step} is not finite"
+        if what != "gradient" or not self._scaled:
+            self.trouble = f"the {what} of step {step} is not finite"
         return False
 
     def verdict(self) -> str | None:

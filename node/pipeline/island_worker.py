@@ -241,7 +241,9 @@ def receive(what: Sequence[Any], device: torch.device, source: int = 0) -> Tenso
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """The context in which the model's forward pass runs."""
-    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.float16 if precision == "fp16" else torch.bfloat16)
 
 
 def say(connection: Connection, words: Words, files: Sequence[int] = ()) -> None:

@@ -114,11 +114,20 @@ class Neighbours:
 
 
 def activation_header(
-    kind: data_pb2.Kind, step: int, microbatch: int, layer: int, encoded: Contribution, shape: Sequence[int]
+    kind: data_pb2.Kind,
+    step: int,
+    microbatch: int,
+    layer: int,
+    encoded: Contribution,
+    shape: Sequence[int],
+    *,
+    loss_scale: float = 0.0,
 ) -> data_pb2.Header:
     """The header of a message with an encoded activation or gradient. ``layer``: the first layer of the later stage.
-    ``shape``: the shape of the values; it is sent only if they were not finite and the payload is empty."""
-    sent = data_pb2.Activation(step=step, microbatch=microbatch, layer=layer, sizes=encoded.sizes)
+    ``shape``: the shape of the values; it is sent only if they were not finite and the payload is empty.
+    ``loss_scale``: fp16's factor on the loss, in a gradient."""
+    sent = data_pb2.Activation(step=step, microbatch=microbatch, layer=layer, loss_scale=loss_scale)
+    sent.sizes.extend(encoded.sizes)
     if not encoded.sizes:
         sent.shape.extend(shape)
     return data_pb2.Header(kind=kind, activation=sent)

@@ -26,6 +26,7 @@ from ..models.compiled import not_compiled
 from ..models.dropout import Draw
 from ..models.stage import Pass
 from ..rounds.protocol.messages import Contribution
+from ..state.loss_scale import LossScale, is_scale
 from .activations import MOST_ELEMENTS, Incoming
 from .chunk import Chunk, ScheduleSlot
 from .island_worker import autocast
@@ -58,10 +59,14 @@ class StageRunner:
         data: Callable[[], Batches],
         neighbours: Neighbours,
         context: NodeContext,
+        *,
+        loss_scale: Callable[[], LossScale | None] = lambda: None,
     ) -> None:
+        """``loss_scale()``: fp16's, with which the last stage computes; None in another precision."""
         self._chunks, self._slot, self._data, self._neighbours = chunks, slot, data, neighbours
         self._samples: dict[int, tuple[int, ...]] = {}
         """Stage -> the shape of one sample's incoming activation, known after the first that could be computed."""
+        self._loss_scale = loss_scale
         self._device, self._clock, self._pump = context.device, context.clock, context.pump
         self._precision, self._seed = context.job.train.precision, context.job.run.seed
         self._drops = context.definition.drops
@@ -76,8 +81,10 @@ class StageRunner:
 
     def step(self, step: int, microbatches: Sequence[list[int]], scale: float) -> Tally:
         """Forward and backward pass of every microbatch (a list of sample ids). The gradients of ``scale`` times the
-        loss sum are added to the parameters' gradients."""
+        loss sum are added to the parameters' gradients; in fp16 they are multiplied by the tally's ``loss_scale``."""
         tally = Tally()
+        if (own := self._loss_scale()) is not None:
+            tally.loss_scale = own.scale if self._chunks[-1].model.is_last else 0.0  # others are told
         for chunk in self._chunks:
             chunk.model.train()
         held: dict[Action, Pass | SpreadPass] = {}
@@ -238,7 +245,7 @@ class StageRunner:
     ) -> None:
         output = made.output
         if chunk.model.is_last:
-            gradient = torch.full_like(output, scale)
+            gradient = torch.full_like(output, scale * tally.loss_scale)
         else:
             border = chunk.model.last + 1
             mail = self._neighbours.take(data_pb2.ACTIVATION_GRADIENT, step, microbatch, border)
@@ -246,6 +253,7 @@ class StageRunner:
             read = chunk.incoming.backward
             received = self._received(chunk.after, chunk.incoming, read, mail, wanted)
             assert received is not None
+            self._learn_scale(chunk, mail, tally)
             gradient = onto(received, self._device).to(output.dtype)
             chunk.outgoing.commit(step, microbatch)  # the receiver has used the activation
         self._left[chunk.stage] -= 1
@@ -253,7 +261,7 @@ class StageRunner:
             nullcontext() if self._left[chunk.stage] else self.last_backward(chunk),
             self._clock.computing("backward", chunk.stage),
         ):
-            back = made.backward(gradient, scale)
+            back = made.backward(gradient, scale * tally.loss_scale)
         if chunk.model.is_first:
             return
         if back is None:
@@ -261,20 +269,38 @@ class StageRunner:
         with self._clock.coding("encode gradient", microbatch):
             encoded = chunk.outgoing.backward(step, microbatch, back)
         tally.activation_elements += back.numel()
-        self._send(chunk, data_pb2.ACTIVATION_GRADIENT, step, microbatch, encoded, back)
+        scale = tally.loss_scale if self._precision == "fp16" else 0.0
+        self._send(chunk, data_pb2.ACTIVATION_GRADIENT, step, microbatch, encoded, back, loss_scale=scale)
         chunk.incoming.commit(step, microbatch)
+
+    def _learn_scale(self, chunk: Chunk, mail: Mail, tally: Tally) -> None:
+        """fp16: the scale of a received gradient, which is the same in all gradients of a step."""
+        if self._precision != "fp16":
+            return
+        scale = mail[1].loss_scale
+        if not is_scale(scale) or tally.loss_scale not in (0.0, scale):
+            self._neighbours.spoiled(chunk.after or "", f"a gradient of step {mail[1].step} with loss scale {scale:g}")
+        tally.loss_scale = scale
 
     # ---- small things ----------------------------------------------------------------------
 
     def _send(
-        self, chunk: Chunk, kind: data_pb2.Kind, step: int, microbatch: int, encoded: Contribution, values: Tensor
+        self,
+        chunk: Chunk,
+        kind: data_pb2.Kind,
+        step: int,
+        microbatch: int,
+        encoded: Contribution,
+        values: Tensor,
+        *,
+        loss_scale: float = 0.0,
     ) -> None:
         back = kind == data_pb2.ACTIVATION_GRADIENT
         to = chunk.before if back else chunk.after
         if to is None:
             raise RuntimeError("the pipeline ends here")
         layer = chunk.model.first if back else chunk.model.last + 1
-        header = activation_header(kind, step, microbatch, layer, encoded, values.shape)
+        header = activation_header(kind, step, microbatch, layer, encoded, values.shape, loss_scale=loss_scale)
         self._neighbours.send(to, header, encoded.payload)
 
 

@@ -22,6 +22,8 @@ class Tally:
     correct: int = 0
     activation_elements: int = 0
     """Elements sent to neighbours (activations and gradients)."""
+    loss_scale: float = 1.0
+    """fp16: the factor on the loss in the step's gradients."""
     _losses: list[Tensor] = field(default_factory=list)
     _correct: list[Tensor] = field(default_factory=list)
 

@@ -22,6 +22,7 @@ from ..models.lora import base_name
 from ..models.stage import StageModel
 from ..rounds.protocol.messages import Part, RoundPlan
 from .buckets import buckets, place_in
+from .loss_scale import LossScale, first_scale
 from .optimizers.optimizers import Optimizer, kept_moments
 from .sections.cut import SECTIONS, even, sections_of_a_stage
 from .sections.gradients import Gradients
@@ -75,6 +76,8 @@ class StageState:
         """Parameters taken up from peers in this view; without agreed rounds the peers' weights have moved on since."""
         self.optimizer_steps = 0
         """Delta mode: the number of local steps in these moments."""
+        self.loss_scale: LossScale | None = first_scale(job)
+        """fp16: the state of the loss scale; None in another precision."""
         self.bases: dict[int, int] = {}
         """The digest of the frozen weights of each layer that has some."""
         self._cut = sections_of_a_stage(job)
@@ -86,6 +89,11 @@ class StageState:
         self.use_local()
         places = {name: values for one in self.sections.values() for name, values in one.layout.views(one.grad)}
         self.gradients = Gradients(self._parameters(), places)
+
+    def taken(self, step: int) -> int:
+        """Gradient mode: the number of optimiser steps up to ``step``, all of the run's but those that fp16's loss
+        scale has dropped before."""
+        return step - (self.loss_scale.dropped if self.loss_scale is not None else 0)
 
     def obey(self, plan: Plan) -> None:
         """Take over the plan's choice whether to recompute activations, if the job leaves it to the plan."""

@@ -82,7 +82,7 @@ class Shape:
 
 
 def decoder_layers(shape: Shape, precision: str = "fp32") -> tuple[Layer, ...]:
-    """Embedding, blocks and head of a decoder. precision: fp32, or bf16 under autocast.
+    """Embedding, blocks and head of a decoder. precision: fp32, or bf16 or fp16 under autocast.
 
     A matrix of n weights costs 2n flops a token forward, attention 4 t d a token (Kaplan et al. 2020, 2.1). What a
     block keeps is a sum over its operations, each of which keeps its inputs; attention keeps no scores. Under autocast
@@ -101,7 +101,7 @@ def decoder_layers(shape: Shape, precision: str = "fp32") -> tuple[Layer, ...]:
     else:
         parameters = matrices + 9 * width + inner
     boundary = context * width
-    part = 2 if precision == "bf16" else 1  # values in half of fp32's bytes
+    part = 1 if precision == "fp32" else 2  # values in half of fp32's bytes
     if gated:
         norms, inputs = 4 * width, 5 * width if part == 2 else 2 * width
         kept = norms + (inputs + 2 * query + 2 * keys + 4 * inner) / part

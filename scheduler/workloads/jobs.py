@@ -23,7 +23,7 @@ AUTO = "auto"
 SCHEDULES_OF_AUTO = ("1f1b", "interleaved")
 BYTE_VOCABULARY = 256
 MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0, "lion": 4.0, "muon": 8.0, "onebit_adam": 8.0}
-HALF = {"fp32": 1.0, "bf16": 0.5}
+HALF = {"fp32": 1.0, "bf16": 0.5, "fp16": 0.5}
 WEIGHT_BYTES = 8.0
 """Bytes of a parameter for its weight and its gradient."""
 MOST_SAMPLES = 64

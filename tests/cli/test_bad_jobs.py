@@ -12,7 +12,7 @@ BAD = {
     "key of another table": (("steps = 4", "steps = 4\nbatch = 8"), ["run.batch", "[train]"]),
     "wrong type": (("layers = 2", 'layers = "two"'), ["model.layers", '"two"', "whole number"]),
     "not a choice": (("batch = 8", 'batch = 8\noptimizer = "adam"'), ["train.optimizer", "adamw"]),
-    "not yet": (("batch = 8", 'batch = 8\nprecision = "fp16"'), ["train.precision", "not yet"]),
+    "not yet": (("batch = 8", 'batch = 8\nprecision = "fp8"'), ["train.precision", "not yet"]),
     "microbatch does not divide batch": (
         ("microbatch = 2", "microbatch = 3"),
         ["train.microbatch = 3", "does not divide"],

@@ -45,7 +45,7 @@ def measure(definition: LanguageModel, context: int, precision: str) -> list[Cos
             one, two = (_count(stage, context, width, samples, precision) for samples in (1, 2))
             # Kept memory that does not grow with the samples belongs to the weights: their bf16 copies.
             stored = two[1] - one[1]
-            copies = max(0, one[1] - stored) if precision == "bf16" else 0
+            copies = max(0, one[1] - stored) if precision != "fp32" else 0
             known[likeness] = Cost(one[0], stored // 4, copies // 4, _active(stage, per_token))
         found.append(known[likeness])
     return found
@@ -73,7 +73,7 @@ def _count(stage: LanguageStage, context: int, width: int, samples: int, precisi
             NoValues(),
             kept.watched(),
             FlopCounterMode(display=False) as counter,
-            _Device(precision == "bf16") as device,
+            _Device(precision != "fp32") as device,
         ):
             output = stage(inputs)
             if stage.is_last:

@@ -19,6 +19,7 @@ from ....proto.words.sections import stage_file, stage_of
 from ...ipc.pipe import IoEnded
 from ...models.weights.fetch import Fetch
 from ...models.weights.safetensors_range import Slot, Source
+from ..loss_scale import LossScale, is_scale
 from ..stage_state import StageState
 from .tensor_writer import Room, write
 
@@ -42,6 +43,8 @@ def shard_of(
         "rounds": rounds,
         "fingerprints": {name: f"{section.fingerprint(False):016x}" for name, section in state.sections.items()},
     }
+    if state.loss_scale is not None:
+        meta["loss_scale"] = [state.loss_scale.scale, state.loss_scale.good, state.loss_scale.dropped]
     return stage_file(stage), write(tensors, room), meta
 
 
@@ -79,6 +82,7 @@ class Checkpoint:
             self.manifest: dict[str, Any] = json.loads(fetch(f"checkpoint/{step}/{MANIFEST}"))
             files = [str(file) for file in self.manifest["files"]]
             self.optimizer_steps = int(self.manifest.get("optimizer_steps", 0))
+            self.loss_scale = loss_scale_of(self.manifest)
         self._slots: dict[str, Slot] = {}
         for file in files:
             if file.endswith(".safetensors"):
@@ -118,3 +122,15 @@ def load_checkpoint(state: StageState, checkpoint: Checkpoint, names: Iterable[s
         if name in wanted and (not prefix or checkpoint.has(prefix + name)):
             values.copy_(checkpoint.read(prefix + name, values.shape))
     state.optimizer_steps = checkpoint.optimizer_steps if state.moments_travel else 0
+    if state.loss_scale is not None and checkpoint.loss_scale is not None:
+        state.loss_scale = checkpoint.loss_scale
+
+
+def loss_scale_of(manifest: dict[str, Any]) -> LossScale | None:
+    """The loss scale of a checkpoint of a run in fp16; None for another run. ValueError: it is none."""
+    if "loss_scale" not in manifest:
+        return None
+    scale, good, dropped = manifest["loss_scale"]
+    if not is_scale(float(scale)) or min(int(good), int(dropped)) < 0:
+        raise ValueError(f"a loss scale of {scale!r}")
+    return LossScale(float(scale), int(good), int(dropped))

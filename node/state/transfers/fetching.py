@@ -13,6 +13,7 @@ import xxhash
 from ....proto import data_pb2
 from ....proto.process.progress import Meter, Tell, silent
 from ...context import BULK
+from ..loss_scale import LossScale, is_scale
 from .parameter_bytes import Vectors, byte_size, bytes_of, write_bytes
 from .transfer_plan import DIGESTS, Fetching, piece_at, pieces_of
 
@@ -49,6 +50,8 @@ class StateFetch:
         ``request``: the number that the requests and their answers carry. ``kept``: ``wanted`` has earlier values;
         pieces that are equal at a holder are not fetched."""
         self.request = request
+        self.loss_scale: LossScale | None = None
+        """fp16: a holder's loss scale."""
         self._send, self._refuse, self._tell = send, refuse, tell
         self._clock, self._moments, self._snapshot = clock, moments, snapshot
         self._wanted = {name: list(vectors.values()) for name, vectors in wanted.items()}
@@ -121,6 +124,8 @@ class StateFetch:
         now, name = self._clock(), sent.name
         if sender not in self._machine.sources or (name and name not in self._wanted):
             raise ValueError("state that it was not asked for")
+        if is_scale(sent.loss_scale):
+            self.loss_scale = LossScale(sent.loss_scale, sent.good_steps, sent.dropped_steps)
         if not name:
             self._take_digests(sender, payload, now)
             return

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ....proto import data_pb2
 from ...context import BULK
+from ..loss_scale import LossScale
 from ..stage_state import REFERENCE
 from .parameter_bytes import Vectors, byte_size, bytes_of
 from .transfer_plan import pieces_of
@@ -29,6 +30,8 @@ class Snapshot:
 
     held: Mapping[str, Vectors]
     wanted_by: set[str]
+    scale: LossScale | None = None
+    """fp16: the loss scale at that time."""
 
 
 class StateServer:
@@ -42,6 +45,7 @@ class StateServer:
         self._snapshots = {} if snapshots is None else snapshots
         self._waiting: deque[tuple[str, data_pb2.StateRequest, bytes]] = deque()
         self._held: Mapping[str, Vectors] | None = None
+        self._scale: LossScale | None = None
         self._loading: set[str] = set()
         self._told = 0.0
 
@@ -70,8 +74,10 @@ class StateServer:
         names = [wanted.name] if wanted.name else payload.decode().split("\n")
         return not wanted.snapshot and not self._loading.isdisjoint(names)
 
-    def open(self, held: Mapping[str, Vectors]) -> None:
-        """Serve ``held``, the node's vectors by parameter at the round that the view begins with."""
+    def open(self, held: Mapping[str, Vectors], scale: LossScale | None = None) -> None:
+        """Serve ``held``, the node's vectors by parameter at the round that the view begins with. ``scale``: its loss
+        scale in fp16."""
+        self._scale = scale
         self._open(held, set())
 
     def _open(self, held: Mapping[str, Vectors], loading: set[str]) -> None:
@@ -95,15 +101,17 @@ class StateServer:
                 if not snapshot.wanted_by:
                     del self._snapshots[wanted.snapshot]
             return
-        held = self._held
+        held, scale = self._held, self._scale
         if wanted.snapshot:
-            held = snapshot.held if snapshot is not None else {}
+            held, scale = (snapshot.held, snapshot.scale) if snapshot is not None else ({}, None)
         if held is None or self._must_wait(wanted, payload):
             if len(self._waiting) == MOST_WAITING:
                 raise ValueError(f"{MOST_WAITING} requests wait already")
             self._waiting.append((sender, wanted, payload))
             return
         answer = data_pb2.State(name=wanted.name, offset=wanted.offset, request=wanted.request)
+        if scale is not None:
+            answer.loss_scale, answer.good_steps, answer.dropped_steps = scale.scale, scale.good, scale.dropped
         if wanted.name:
             vectors = _wanted(held, wanted.name, wanted.moments)
             piece = b"".join(bytes_of(vectors, wanted.offset, wanted.length))

@@ -100,7 +100,7 @@ class Placement:
             if not kept.wanted_by:
                 del snapshots[number]
         if fetch:  # spares may ask before this node has started
-            snapshots[view.number] = Snapshot(named([new]), fetch)
+            snapshots[view.number] = Snapshot(named([new]), fetch, new.loss_scale)
 
     # ---- a spare -------------------------------------------------------------------------------
 

@@ -162,6 +162,7 @@ class StateLoader:
         """Keep the local part (x - g, error feedback, moments) of every parameter that this node held in another place.
         Moments of parameters that are new to it come from a peer, because one step count applies to all moments; if
         moments are private, all moments are reset instead."""
+        new.loss_scale = next((state.loss_scale for state in held), new.loss_scale)
         lacking = _carry_local(context, new, held, Plan.from_json(view.plan))
         new.lacking = frozenset(lacking)
         steps = max((state.optimizer_steps for state in held), default=0)
@@ -188,6 +189,8 @@ class StateLoader:
         """Fill these parameters of ``new`` from peers. FarflungError: none of the holders answers."""
         fetch = fetch_of(context, self._traffic, new, names, holders, moments_only=moments_only)
         self._traffic.finish(fetch)
+        if new.loss_scale is not None and fetch.loss_scale is not None and not moments_only:
+            new.loss_scale = fetch.loss_scale
 
 
 def _from_seed(context: NodeContext, new: StageState) -> None:

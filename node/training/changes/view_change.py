@@ -101,7 +101,8 @@ class ViewChange:
         server = holdings.traffic.server
         if not begins:
             before = holdings.previous.view if holdings.previous is not None else None
-            server.open(named(held) | base_of(held) | given(self._context.job, before, view))
+            scale = held[0].loss_scale if held else None
+            server.open(named(held) | base_of(held) | given(self._context.job, before, view), scale)
         new = self.placement.place(view, plan, held) if self._context.name in plan.nodes else None
         if begins:
             states = [new] if new is not None else []

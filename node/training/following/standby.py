@@ -158,6 +158,8 @@ class Follower:
             if self.fetch.done:
                 self.fetch.finish()
                 self._snapshot = self.fetch.size, self.fetch.fetched
+                if self.state.loss_scale is not None and self.fetch.loss_scale is not None:
+                    self.state.loss_scale = self.fetch.loss_scale
                 self.fetch = None
                 self._start_chain()
         self._ask(lost)
@@ -290,7 +292,11 @@ class Follower:
         if state.gradient:
             step, self.norm = self.step + 1, came.norm
             if math.isfinite(came.norm):
-                take_step(self._segments[0].context, self._resources.optimizer, state, step, step, came.norm)
+                count = state.taken(step)
+                take_step(self._segments[0].context, self._resources.optimizer, state, count, step, came.norm)
+            if state.loss_scale is not None:
+                patience = self._segments[0].context.job.train.loss_scale_steps
+                state.loss_scale = state.loss_scale.after(math.isfinite(came.norm), patience)
         for name, section in state.sections.items():
             results = came.results[name]
             digests = digests_of([results[part] for part in sorted(results)])

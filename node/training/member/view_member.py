@@ -220,6 +220,8 @@ class ViewMember:
     def offered(self, norm: float) -> None:
         """Record the norm of this node's update: of its contributions to a round, or, alone in its group, of its
         gradient."""
+        if self.overflows and self.state.loss_scale is not None and not self.state.loss_scale.good:
+            return  # the step before may have overflowed: to offer nothing is no sign of idleness
         learns = any(section.g.numel() for section in self.state.sections.values())
         self.resources.idle.offered(self.context, norm, learns)
 
@@ -237,6 +239,17 @@ class ViewMember:
         if self.resources.ranks is not None:
             return self.resources.ranks.squares()
         return {name: squared_norm(section.grad) for name, section in self.state.sections.items()}
+
+    def rescale(self, norm: float) -> None:
+        """fp16: move the loss scale by the global gradient norm of a committed step."""
+        before = self.state.loss_scale
+        if before is not None:
+            self.state.loss_scale = before.after(math.isfinite(norm), self.job.train.loss_scale_steps)
+
+    @property
+    def overflows(self) -> bool:
+        """Whether a gradient that is not finite is nothing to warn of: a smaller loss scale may help."""
+        return self.state.loss_scale is not None and not self.state.loss_scale.is_least
 
     def stepped(self, step: int) -> None:
         """The step is finished on this node."""

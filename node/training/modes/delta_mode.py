@@ -130,9 +130,10 @@ class DeltaMode:
             for exchange in view.exchanges.values():
                 exchange.x_moves()
             view.optimise(view.state.optimizer_steps, step, norm)
-        elif view.context.name == view.commit.committer:
+        elif view.context.name == view.commit.committer and not view.overflows:
             why = f"step {step} of pipeline {view.pipeline} had a gradient that is not finite: dropped"
             view.context.warn(view.context.name, why)
+        view.rescale(norm)
         view.stepped(step)
 
     def _apply_round(self) -> None:

@@ -35,8 +35,9 @@ class GradientMode:
     def finish(self, step: int) -> None:
         """Average the gradient, agree that all nodes have it, take the optimiser step."""
         view, links = self.view, self.view.links
+        count = view.state.taken(step)
         for name, section in view.state.sections.items():
-            view.resources.optimizer.offer(section, step, view.exchanges[name].share)
+            view.resources.optimizer.offer(section, count, view.exchanges[name].share)
         for link in links.values():
             link.begin()
         view.wait_for_results()
@@ -70,10 +71,11 @@ class GradientMode:
         if finite:
             for link in view.links.values():
                 link.exchange.commit_gradient(link.updates() if link.exchange.carries else ())
-            view.optimise(step, step, norm)
-        elif view.context.name == view.commit.committer:
+            view.optimise(view.state.taken(step), step, norm)
+        elif view.context.name == view.commit.committer and not view.overflows:
             why = f"step {step} had a gradient that is not finite, or was refused: no node applied it"
             view.context.warn("", why)
+        view.rescale(norm)
         for name, section in view.state.sections.items():
             if name in view.links:
                 view.links[name].finish(self._results[name], view.job.updates.block)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -62,6 +63,7 @@ class ViewTraining:
             resources.data,
             self._neighbours,
             context,
+            loss_scale=lambda: state.loss_scale,
         )
         self.early: EarlyOffers | None = None
         if isinstance(self.runner, StageRunner) and resources.island is None:
@@ -144,7 +146,8 @@ class ViewTraining:
             self.resources.data().ahead(share + (self._share(step + 1) if step < view.last_step else []))
         microbatches = [share[i : i + self.size] for i in range(0, len(share), self.size)]
         scale = 1.0
-        if self.state.is_last:
+        balanced = isinstance(self.context.definition, LanguageModel) and self.context.definition.balance
+        if self.state.is_last or balanced:
             # The loss is the mean over target tokens: of the whole step if pipelines' gradients are summed, else of
             # this pipeline.
             counted = self._samples(step) if view.gradient else share
@@ -168,7 +171,18 @@ class ViewTraining:
         if island is not None:
             with clock.computing("sum gradients"):
                 island.sum(sections)
+        if self.state.loss_scale is not None:
+            self._unscale(tally.loss_scale)
         return tally
+
+    def _unscale(self, scale: float) -> None:
+        """fp16: divide the gradients by the loss scale that they have. A node that has joined the pipeline since may
+        have begun with another one: the last stage's counts."""
+        if self.state.loss_scale is not None and self.state.loss_scale.scale != scale:
+            self.state.loss_scale = replace(self.state.loss_scale, scale=scale, good=0)
+        with self.context.clock.computing("unscale"):
+            for section in self.state.sections.values():
+                section.grad.mul_(1 / scale)
 
     def _share(self, step: int) -> list[int]:
         """The ids of this pipeline's samples of a step."""

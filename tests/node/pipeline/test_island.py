@@ -94,13 +94,15 @@ def test_equal_to_the_plain_loop(island, plan):
 
 
 @pytest.mark.parametrize(
-    "job", [job_of(**COCKTAIL), job_of(1), job_of(precision="bf16")], ids=["cocktail", "one sample", "bf16"]
+    "job",
+    [job_of(**COCKTAIL), job_of(1), job_of(precision="bf16"), job_of(precision="fp16")],
+    ids=["cocktail", "one sample", "bf16", "fp16"],
 )
 def test_equal_to_a_node_of_one_device(island, job):
     plan = TWO_PIPELINES if job.updates.mode == "delta" else ALONE
     plan = Plan(plan.pipelines, plan.stages, tuple(n * 3 // job.train.microbatch for n in plan.microbatches))
     got, wanted = trained(job, plan, island), trained(job, plan, None)
-    tolerance = 1e-2 if job.train.precision == "bf16" else 1e-5
+    tolerance = 1e-5 if job.train.precision == "fp32" else 1e-2
     for one, other in ((got.losses, wanted.losses), (got.evals, wanted.evals)):
         assert one == pytest.approx(other, abs=tolerance)
 

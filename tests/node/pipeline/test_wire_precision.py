@@ -1,5 +1,5 @@
-"""What goes between stages where the job names no codec: fp32 of a run in fp32, bf16 of a run in bf16, and the plan
-counts what goes."""
+"""What goes between stages where the job names no codec: fp32 of a run in fp32 or fp16, bf16 of a run in bf16.
+The plan counts what goes."""
 
 import pytest
 from plain_loop import plain_losses
@@ -31,7 +31,7 @@ def job_of(precision: str) -> Job:
     )
 
 
-@pytest.mark.parametrize(("precision", "bits", "close"), [("fp32", 32, 1e-5), ("bf16", 16, 0.05)])
+@pytest.mark.parametrize(("precision", "bits", "close"), [("fp32", 32, 1e-5), ("bf16", 16, 0.05), ("fp16", 32, 0.05)])
 @pytest.mark.usefixtures("nobody_late")
 def test_plan_and_run_agree(precision, bits, close):
     job, sizes = job_of(precision), {}
@@ -47,7 +47,7 @@ def test_plan_and_run_agree(precision, bits, close):
     hub.begin(PLAN, PLAN.nodes, checkpoint=0)
     losses = hub.finish(PLAN.nodes).losses
     assert not hub.errors, hub.errors
-    wanted = plain_losses(job, FACTS, DATA, STEPS, bf16=precision == "bf16")
+    wanted = plain_losses(job, FACTS, DATA, STEPS, bf16=precision != "fp32")
     assert [losses[step] for step in range(1, STEPS + 1)] == pytest.approx(wanted, abs=close)
 
     elements = job.train.microbatch * 16 * 32
@@ -63,10 +63,11 @@ def test_plan_and_run_agree(precision, bits, close):
 
 
 def test_codecs_by_link_count_the_same():
-    assert [wire_codec(*pair) for pair in (("none", "bf16"), ("none", "fp32"), ("int8", "bf16"))] == [
+    assert [wire_codec(*pair) for pair in (("none", "bf16"), ("none", "fp32"), ("int8", "bf16"), ("none", "fp16"))] == [
         "bf16",
         "none",
         "int8",
+        "none",
     ]
     tables = {"activations": {"forward": "int8", "by_link": True}, "train": {"precision": "bf16"}}
     job = job_of("bf16").model_dump()

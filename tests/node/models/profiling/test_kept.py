@@ -11,10 +11,11 @@ from farflung.node.models.definition import LanguageModel
 from farflung.node.models.profiling.cost import language_layers
 from farflung.node.models.profiling.kept import Kept
 
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 CONTEXT, SAMPLES, VOCABULARY = 48, 3, 300
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2", "gpt_neox"])
 def test_what_a_layer_keeps_is_what_torch_keeps(family: str, precision: str) -> None:
     model = SimpleNamespace(family=family, width=128, layers=1, heads=4, kv_heads=2 if "gpt" not in family else None)
@@ -25,7 +26,7 @@ def test_what_a_layer_keeps_is_what_torch_keeps(family: str, precision: str) -> 
         definition.initialise(stage, 0)
         kept = Kept([*stage.parameters(), *stage.buffers()])
         inputs = ids if layer == 0 else torch.randn(SAMPLES, CONTEXT, 128, requires_grad=True)
-        autocast = torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
+        autocast = contextlib.nullcontext() if precision == "fp32" else torch.autocast("cpu", HALF[precision])
         with autocast, kept.watched():
             output = stage(inputs)
             if stage.is_last:

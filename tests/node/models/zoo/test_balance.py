@@ -4,12 +4,15 @@ import pytest
 import torch
 from small_models import EXPERTS, Case, job_of, saved
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+from windows import Windows, facts_of
 
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
 from farflung.node.models.stage import Pass
 from farflung.node.models.weights.pretrained import initial_weights, weights_of
 from farflung.proto.errors import FarflungError
+from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
 
 IDS = torch.randint(0, 67, (2, 17), generator=torch.Generator().manual_seed(5))
 INPUTS, TARGETS = IDS[:, :-1].contiguous(), IDS[:, 1:].contiguous()
@@ -76,3 +79,29 @@ def test_a_family_without_one_is_refused(tmp_path):
     saved(Case("gpt2"), tmp_path)
     with pytest.raises(FarflungError, match="'gpt2' has no balance loss of its routers"):
         model_of(with_loss(job_of(tmp_path), 0.1), None)
+
+
+def test_training_weighs_it_alike_on_every_stage(tmp_path):
+    """The gradients of a step, computed by the nodes of one and of two stages."""
+    saved(Case("mixtral", {"num_local_experts": 4}), tmp_path)
+    words = with_loss(job_of(tmp_path), WEIGHT).model_dump(exclude_unset=True)
+    words |= {"run": {"seed": 3, "steps": 2}, "checkpoint": {"every": 0}}
+    words["train"] |= {"batch": 4, "microbatch": 2, "eval_every": 0, "clip": 0}
+    words["train"] |= {"optimizer": "sgd", "learning_rate": 1.0}
+    words["model"]["context"] = 16
+    job, files = Job.model_validate(words), {f"model/{one.name}": one.read_bytes() for one in tmp_path.iterdir()}
+    facts = facts_of(samples=20, validation=2, context=16, vocabulary=67, steps=2)
+    facts = facts.model_copy(update={"artifacts": dict.fromkeys(files, "")})
+    prints = []
+    for nodes, stages in (("a", ((0, 4),)), ("ab", ((0, 2), (3, 4)))):
+        hub = Hub(job, facts, files)
+        for name in nodes:
+            hub.start(name, Windows(facts))
+        hub.begin(Plan((tuple(nodes),), stages, (2,)), nodes, checkpoint=0)
+        hub.finish(nodes)
+        assert not hub.errors, hub.errors
+        held = [one for node in nodes for one in hub.trainers[node].state.tensors()]
+        prints.append({name: values for name, prefix, values in held if not prefix})
+    assert prints[0].keys() == prints[1].keys()
+    for name, values in prints[0].items():
+        torch.testing.assert_close(prints[1][name], values, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,57 @@
+"""The loss scale of fp16: torch's own, event for event."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farflung.node.state.files.checkpoint import loss_scale_of
+from farflung.node.state.loss_scale import FIRST, LEAST, MOST, LossScale, is_scale
+
+
+@given(finite=st.lists(st.booleans(), max_size=60), patience=st.integers(1, 5), first=st.integers(-10, 30))
+def test_it_is_that_of_torch(finite, patience, first):
+    own = LossScale(2.0**first)
+    scaler = torch.amp.GradScaler("cpu", init_scale=own.scale, growth_interval=patience)
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    for one in finite:
+        parameter.grad = torch.tensor([1.0 if one else torch.inf]) * scaler.scale(torch.ones(()))
+        scaler.step(torch.optim.SGD([parameter], 0.0))
+        scaler.update()
+        own = own.after(one, patience)
+        assert LEAST <= own.scale <= MOST and is_scale(own.scale)
+        if not LEAST < scaler.get_scale() < MOST:
+            return  # torch's has no ends
+        assert own.scale == scaler.get_scale()
+
+
+@given(finite=st.lists(st.booleans(), max_size=200), patience=st.integers(1, 3))
+def test_it_stays_a_power_of_two_in_its_range(finite, patience):
+    state = LossScale(FIRST)
+    for one in finite:
+        state = state.after(one, patience)
+        assert is_scale(state.scale) and 0 <= state.good < patience
+    assert state.is_least == (state.scale == LEAST)
+
+
+def test_a_number_of_somebody_else():
+    assert not any(is_scale(one) for one in (0.0, 3.0, -2.0, float("nan"), float("inf"), 2.0**-15, 2.0**41))
+    assert loss_scale_of({}) is None and loss_scale_of({"loss_scale": [4.0, 7, 1]}) == LossScale(4.0, 7, 1)
+    for wrong in ([3.0, 1, 0], [4.0, -1, 0], [4.0, 1], "abc", None, [None, 1, 0]):
+        with pytest.raises((ValueError, TypeError)):
+            loss_scale_of({"loss_scale": wrong})
+
+
+def test_a_scale_in_a_gradient_is_told_apart():
+    from farflung.node.pipeline.runner import StageRunner
+
+    spoiled = []
+    made = SimpleNamespace(
+        _precision="fp16", _neighbours=SimpleNamespace(spoiled=lambda sender, why: spoiled.append((sender, why)))
+    )
+    for scale, before in ((8.0, 0.0), (8.0, 8.0), (8.0, 4.0), (0.0, 0.0), (3.0, 0.0)):
+        tally, mail = SimpleNamespace(loss_scale=before), (0, SimpleNamespace(loss_scale=scale, step=5), b"")
+        StageRunner._learn_scale(made, SimpleNamespace(after="b"), mail, tally)
+    assert spoiled == [("b", f"a gradient of step 5 with loss scale {one}") for one in (8, 0, 3)]
