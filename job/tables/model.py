@@ -23,6 +23,9 @@ class Lora(Table):
         default=16.0, gt=0, allow_inf_nan=False, description="a number above 0: adapters count alpha / rank"
     )
     rslora: bool = Field(default=False, description="true or false: adapters count alpha / sqrt(rank)")
+    dora: bool = Field(
+        default=False, description="true or false: the lengths of the adapted matrices' rows train too (DoRA)"
+    )
     base: Annotated[Literal["fp32", "bf16", "int8", "nf4"], choice("fp32", "bf16", "int8", "nf4")] = Field(
         default="fp32",
         description='fp32, bf16 (with train.precision = "bf16"), int8, nf4: what the frozen matrices are kept in',

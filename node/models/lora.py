@@ -4,6 +4,7 @@ Chosen matrices W of a pretrained model's blocks get two small matrices A and B 
 x W + alpha / rank (x A) B. Only A and B are parameters of the run: they alone train, travel in rounds and are stored in
 checkpoints. The model folder's own weights, the base, are frozen: one node of each stage reads them from the
 coordinator, the others fetch them from that node or from another that holds the layer (node/state/transfers/base.py).
+With ``dora`` a magnitude for each row of W trains too (magnitude.py).
 Every node reports a hash of its base: a node with another base is put out.
 """
 
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from ...job.tables.model import Lora
 from ...proto.errors import FarflungError
 from .definition import LanguageModel, ModelDefinition, generator
+from .magnitude import VECTORS, add_magnitudes, merged_rows
 from .quantised import CODES, fill, pack_layers
 from .stage import LanguageStage
 
@@ -84,8 +86,10 @@ class LoraModel(LanguageModel):
 
     def initial(self, name: str, seed: int) -> Tensor:
         """Initial value of an adapter as in `peft`: A uniform within +-1 / sqrt(inputs), B zero, so that training
-        starts from the base."""
+        starts from the base. Magnitudes are 1 here; a run's begin with the base's (`first_magnitudes`)."""
         shape = self.shapes[name]
+        if is_magnitude(name):
+            return torch.ones(shape)
         if ".lora_B." in name:
             return torch.zeros(shape)
         bound = 1 / math.sqrt(shape[1])
@@ -100,12 +104,21 @@ class LoraModel(LanguageModel):
             return base.float()
         down, up = (adapter(f"{path}.lora_{one}.default.weight") for one in "AB")
         delta = (up @ down) * (self.lora.alpha / (math.sqrt(self.lora.rank) if self.lora.rslora else self.lora.rank))
-        return base.float() + (delta.T if _transposed(self.skeleton) else delta)
+        transposed = _transposed(self.skeleton)
+        rows = (base.float().T if transposed else base.float()) + delta
+        if self.lora.dora:
+            rows = merged_rows(rows, adapter(f"{path}.{VECTORS}.default.weight"))
+        return rows.T if transposed else rows
 
 
 def is_adapter(name: str) -> bool:
     """Whether a parameter is one of an adapter."""
-    return ".lora_A." in name or ".lora_B." in name
+    return ".lora_A." in name or ".lora_B." in name or is_magnitude(name)
+
+
+def is_magnitude(name: str) -> bool:
+    """Whether a parameter is the magnitudes of a matrix's rows (DoRA)."""
+    return f".{VECTORS}." in name
 
 
 def base_name(name: str) -> str:
@@ -161,6 +174,8 @@ def add_adapters(model: Any, lora: Lora) -> None:
             )
     try:
         peft.inject_adapter_in_model(_config(lora, _transposed(model)), model, low_cpu_mem_usage=True)
+        if lora.dora:
+            add_magnitudes(model, _transposed(model))
     except ValueError as error:
         raise FarflungError(
             f"[model.lora] can't be put beside the layers of the family {family}: {error}",
@@ -180,7 +195,12 @@ def write_adapter(
     stored = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     stored["target_modules"] = config.target_modules  # `peft` writes a set, which has no order
     (folder / ADAPTER_CONFIG).write_text(json.dumps(stored, indent=2, sort_keys=True), encoding="utf-8")
-    return {f"base_model.model.{name.replace('.default', '')}": tensors[name]() for name in definition.shapes}
+    return {f"base_model.model.{_exported(name)}": tensors[name]() for name in definition.shapes}
+
+
+def _exported(name: str) -> str:
+    """The name that `peft` gives an adapter's parameter in files."""
+    return name.replace(".default.weight" if is_magnitude(name) else ".default", "")
 
 
 def _transposed(model: Any) -> bool:
@@ -196,6 +216,7 @@ def _config(lora: Lora, transposed: bool) -> Any:
         r=lora.rank,
         lora_alpha=lora.alpha,
         use_rslora=lora.rslora,
+        use_dora=lora.dora,
         lora_dropout=lora.dropout,
         target_modules=list(lora.targets) if lora.targets else None,
         fan_in_fan_out=transposed,

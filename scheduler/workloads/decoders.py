@@ -147,7 +147,8 @@ def adapter_layers(shape: Shape, lora: Mapping[str, Any], precision: str = "fp32
     the head, whose weights are frozen.
 
     Frozen weights get no gradients, so that their backward pass costs what the forward pass does: two thirds of the
-    whole, as Layer.flops counts it. An adapter of a matrix n x m has rank x (n + m) parameters (Hu et al. 2021).
+    whole, as Layer.flops counts it. An adapter of a matrix n x m has rank x (n + m) parameters (Hu et al. 2021), with
+    DoRA m more.
     """
     whole, matrices, rank = decoder_layers(shape, precision), block_matrices(shape), lora.get("rank", 8)
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
@@ -160,7 +161,8 @@ def adapter_layers(shape: Shape, lora: Mapping[str, Any], precision: str = "fp32
                 f"model.lora.targets: no matrix of {shape.family} is called {target!r}: it is one of "
                 + ", ".join(matrices)
             )
-    trained = rank * sum(inputs + outputs for name in targets for inputs, outputs in matrices[name])
+    pairs = [pair for name in targets for pair in matrices[name]]
+    trained = sum(rank * (inputs + outputs) + bool(lora.get("dora")) * outputs for inputs, outputs in pairs)
     layers, half = [], lora.get("base") == "bf16"
     sizes = [inputs * outputs for pairs in matrices.values() for inputs, outputs in pairs]
     packed = _PACKED.get(str(lora.get("base")))

@@ -44,6 +44,7 @@ def plain_peft(job: Job, facts: Facts):
         r=lora.rank,
         lora_alpha=lora.alpha,
         use_rslora=lora.rslora,
+        use_dora=lora.dora,
         target_modules=lora.targets,
         fan_in_fan_out=base.config.model_type == "gpt2",
     )
@@ -53,7 +54,8 @@ def plain_peft(job: Job, facts: Facts):
     assert set(trained) == {f"base_model.model.{name}" for name in definition.shapes}
     with torch.no_grad():
         for name in definition.shapes:
-            trained[f"base_model.model.{name}"].copy_(definition.initial(name, job.run.seed))
+            if "magnitude" not in name:
+                trained[f"base_model.model.{name}"].copy_(definition.initial(name, job.run.seed))
     return model
 
 

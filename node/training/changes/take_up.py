@@ -13,6 +13,7 @@ from ....proto.errors import FarflungError
 from ....scheduler.plans import Plan
 from ...context import NodeContext
 from ...ipc.arena import release_freed_memory
+from ...models.magnitude import first_magnitudes
 from ...models.weights.fetch import Fetch
 from ...models.weights.pretrained import Weights, initial_weights, weights_of
 from ...state.files.checkpoint import Checkpoint, load_checkpoint
@@ -195,8 +196,11 @@ class StateLoader:
 
 def _from_seed(context: NodeContext, new: StageState) -> None:
     """Set the initial weights of a run without a model folder."""
+    magnitudes = first_magnitudes(new.models)
     for name, prefix, values in new.tensors():
-        if not prefix:
+        if not prefix and name in magnitudes:
+            values.copy_(magnitudes[name])
+        elif not prefix:
             values.copy_(initial_weights(context.definition, [name], context.job.run.seed)[name])
     context.definition.forget()
     release_freed_memory()

@@ -4,6 +4,7 @@ import json
 import sys
 import weakref
 
+import peft
 import pytest
 import torch
 import transformers
@@ -193,11 +194,12 @@ def test_one_layer_after_the_other_writes_the_same_text(tmp_path, monkeypatch, f
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft reads it
-def test_layers_of_a_model_with_adapters(tmp_path):
-    save_base(tmp_path / "base", "llama")
+@pytest.mark.parametrize(("family", "dora"), [("llama", False), ("llama", True), ("gpt2", True)])
+def test_layers_of_a_model_with_adapters(tmp_path, family, dora):
+    save_base(tmp_path / "base", family)
     job = Job.model_validate(
         {
-            "model": {"pretrained": str(tmp_path / "base"), "context": 16, "lora": {"rank": 2}},
+            "model": {"pretrained": str(tmp_path / "base"), "context": 16, "lora": {"rank": 2, "dora": dora}},
             "data": {"text": ["none"]},
         }
     )
@@ -209,6 +211,14 @@ def test_layers_of_a_model_with_adapters(tmp_path):
         generate(tmp_path / "state", "ROMEO", 8, temperature=0, through=way) for way in ("model", "layers")
     )
     assert whole == by_layers
+    folder = export(tmp_path / "state", tmp_path / "adapter")
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    loaded = peft.PeftModel.from_pretrained(base, folder).eval()
+    merged = export(tmp_path / "state", tmp_path / "merged", merge=True)
+    alone = transformers.AutoModelForCausalLM.from_pretrained(merged).eval()
+    ids = torch.arange(16)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(input_ids=ids).logits, alone(input_ids=ids).logits, rtol=1e-4, atol=1e-4)
     write_byte_tokenizer(tmp_path / "base", 16)
     assert whole != generate(tmp_path / "base", "ROMEO", 8, temperature=0)
 

@@ -8,6 +8,8 @@ import torch
 import transformers
 import xxhash
 from header_bodies import body_of
+from hypothesis import given
+from hypothesis import strategies as st
 from plain_lora import peft_losses, save_base
 from windows import Windows, facts_of, wait_until
 
@@ -16,6 +18,7 @@ from farflung.job.files import load_job
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
 from farflung.node.models.lora import base_digests, load_frozen
+from farflung.node.models.magnitude import exact_lengths
 from farflung.node.models.profiling.cost import profile
 from farflung.node.state.transfers import serving as base
 from farflung.proto import control_pb2, data_pb2
@@ -90,6 +93,9 @@ def train(job, folder, plan):
         ("mistral", TWO_PIPELINES, {}),
         ("qwen2", TWO_STAGES, {}),
         ("gpt_neox", BOTH, {}),
+        ("gpt2", BOTH, {"dora": True, "targets": ["c_attn", "c_fc"]}),
+        ("llama", TWO_STAGES, {"dora": True, "rank": 4, "rslora": True}),
+        ("qwen2", TWO_PIPELINES, {"dora": True}),
     ],
 )
 def test_equal_to_a_plain_loop_with_peft(tmp_path, family, plan, lora):
@@ -152,11 +158,12 @@ def test_rounds_and_checkpoints_hold_the_adapters_only(tmp_path):
     assert not result.tied and len(result.layers) == 2
 
 
+@pytest.mark.parametrize("dora", [False, True])
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2", "gpt_neox"])
-def test_a_plan_of_the_job_alone_counts_what_the_profile_counts(tmp_path, family):
+def test_a_plan_of_the_job_alone_counts_what_the_profile_counts(tmp_path, family, dora):
     save_base(tmp_path / "base", family, 29)
-    job = {"model": {"pretrained": "base", "context": 16, "lora": {"rank": 2}}}
-    layers = profile(job_of(tmp_path / "base", rank=2), 29).layers
+    job = {"model": {"pretrained": "base", "context": 16, "lora": {"rank": 2, "dora": dora}}}
+    layers = profile(job_of(tmp_path / "base", rank=2, dora=dora), 29).layers
     planned = workload_of(job, tmp_path).layers
     assert [layer.parameters for layer in planned] == [layer.parameters for layer in layers]
     assert [layer.frozen for layer in planned] == pytest.approx([layer.frozen for layer in layers], rel=0.05)
@@ -324,3 +331,17 @@ def test_adapters_want_a_model_folder(tmp_path):
     (tmp_path / "job.toml").write_text(f'[data]\ntext = "a.txt"\n[model]\n{shape}\nlora = {{ rank = 2 }}\n')
     with pytest.raises(JobError, match=r"job.toml:9: model.lora needs model.pretrained"):
         load_job(tmp_path / "job.toml")
+
+
+@given(
+    rows=st.integers(1, 5),
+    columns=st.integers(1, 40),
+    size=st.floats(1e-20, 1e18),
+    seed=st.integers(0, 9),
+)
+def test_the_length_of_a_row_is_exact(rows, columns, size, seed):
+    matrix = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)) * size
+    matrix[0] = 0.0
+    wanted = torch.linalg.vector_norm(matrix.double(), dim=1).float()
+    torch.testing.assert_close(exact_lengths(matrix), wanted, rtol=1.3e-7, atol=0)
+    assert torch.equal(exact_lengths(matrix.flip(1)), exact_lengths(matrix)), "in any order"

@@ -28,11 +28,11 @@ PLAN = Plan(pipelines=(("a", "b"), ("c", "d")), stages=((0, 0), (1, 1)), microba
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
-def job_of(folder, base, recompute=False):
+def job_of(folder, base, recompute=False, dora=False):
     return Job.model_validate(
         {
             "run": {"name": "lora", "seed": 3, "steps": STEPS},
-            "model": {"pretrained": str(folder), "context": 16, "lora": {"rank": 4, "base": base}},
+            "model": {"pretrained": str(folder), "context": 16, "lora": {"rank": 4, "base": base, "dora": dora}},
             "data": {"text": ["none"]},
             "train": {"batch": 8, "microbatch": 2, "learning_rate": 0.02, "eval_every": 0, "recompute": recompute},
             "updates": {"block": 256},
@@ -108,10 +108,13 @@ def stands_for(folder, out, definition, kind):
     return out
 
 
-@pytest.mark.parametrize(("family", "kind"), [("llama", "nf4"), ("gpt2", "int8")])
-def test_equal_to_a_plain_loop_beside_what_it_stands_for(tmp_path, family, kind):
+@pytest.mark.parametrize(
+    ("family", "kind", "dora"),
+    [("llama", "nf4", False), ("gpt2", "int8", False), ("llama", "int8", True), ("gpt2", "nf4", True)],
+)
+def test_equal_to_a_plain_loop_beside_what_it_stands_for(tmp_path, family, kind, dora):
     folder = save_base(tmp_path / "base", family, 29)
-    job = job_of(folder, kind, recompute=family == "llama")
+    job = job_of(folder, kind, recompute=family == "llama", dora=dora)
     definition = model_of(job, None)
     assert definition.packed and all(".mlp." in name or "attn" in name for name in definition.packed)
     facts = facts_of(40, 4, 16, 29, STEPS).model_copy(
@@ -125,7 +128,7 @@ def test_equal_to_a_plain_loop_beside_what_it_stands_for(tmp_path, family, kind)
     assert not hub.errors and not outcome.warnings, (hub.errors, outcome.warnings)
     assert outcome.bases["a"] == outcome.bases["c"], "one has read it, the other took its bytes"
     whole = stands_for(folder, tmp_path / "whole", definition, kind)
-    wanted, _ = peft_losses(job_of(whole, "fp32"), facts, Windows(facts), STEPS)
+    wanted, _ = peft_losses(job_of(whole, "fp32", dora=dora), facts, Windows(facts), STEPS)
     assert [outcome.losses[step] for step in range(1, STEPS + 1)] == pytest.approx(wanted, abs=1e-5)
     state = hub.trainers["a"].training.state
     sizes = {name: one.nbytes for name, one in state.base() if name in definition.packed}

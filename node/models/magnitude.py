@@ -1,0 +1,114 @@
+"""DoRA (Liu et al. 2024) beside frozen matrices of any kind: ``dora = true`` under ``[model.lora]``.
+
+Each row of W + scaling B A, divided by its length, is multiplied by a magnitude that trains too. The length counts as a
+constant in the backward pass, as in `peft`, whose adapter layers call the module of this file in place of their own:
+that one reads ``weight`` of the frozen layer, which may be packed here, and multiplies an identity matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .quantised import unpack
+
+VECTORS = "lora_magnitude_vector"
+"""The name under which `peft` keeps magnitudes."""
+_ROWS = 1 << 20
+"""Elements of so many rows are computed at a time, so that no second matrix lies in memory."""
+
+
+class Magnitude(nn.Module):
+    """The magnitudes of one layer, fp32 [outputs]."""
+
+    def __init__(self, outputs: int, transposed: bool) -> None:
+        """``transposed``: the layer keeps its matrix as [inputs, outputs]."""
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, device="meta"))
+        self.transposed = transposed
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        lora_A: nn.Module,
+        lora_B: nn.Module,
+        scaling: float,
+        base_layer: Any,
+        base_result: Tensor | None = None,
+        adapter_name: str = "default",
+    ) -> Tensor:
+        """What is to be added to the frozen layer's output. ``base_result``: that output; None if it was computed from
+        other inputs than ``x``, because the adapter drops some."""
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            matrix = rows_of(base_layer, self.transposed)
+            lengths = torch.cat([*_lengths(matrix, lora_A.weight, lora_B.weight, scaling)])  # type: ignore[arg-type]
+        factor = (self.weight / lengths).view(1, -1)
+        if base_result is None:
+            base_result = base_layer(x)
+        if base_layer.bias is not None:
+            base_result = base_result - base_layer.bias
+        added: Tensor = (factor - 1) * base_result + factor * lora_B(lora_A(x)) * scaling
+        return added
+
+
+def rows_of(layer: Any, transposed: bool) -> Tensor:
+    """The frozen matrix of a layer as [outputs, inputs], unpacked."""
+    values: Tensor = layer.weight
+    if values.dtype == torch.uint8:
+        values = unpack(values, layer.packed)
+    return values.T if transposed else values
+
+
+def _lengths(matrix: Tensor, down: Tensor, up: Tensor, scaling: float) -> Iterator[Tensor]:
+    count = max(1, _ROWS // matrix.shape[1])
+    for start in range(0, len(matrix), count):
+        here = slice(start, start + count)
+        yield torch.linalg.vector_norm(matrix[here].float() + scaling * (up[here] @ down), dim=1)
+
+
+def add_magnitudes(model: nn.Module, transposed: bool) -> None:
+    """Replace `peft`'s modules of magnitudes, in a model on the meta device."""
+    for module in model.modules():
+        vectors = getattr(module, VECTORS, None)
+        if vectors is not None and "default" in vectors:
+            vectors["default"] = Magnitude(len(vectors["default"].weight), transposed)
+
+
+def first_magnitudes(models: Iterable[nn.Module]) -> dict[str, Tensor]:
+    """The magnitudes with which a run begins, by the parameters' names: the lengths of the frozen rows. They are sums
+    of integers on the CPU, so that all members of a group begin with the same bits."""
+    found = {}
+    for model in models:
+        for path, module in model.named_modules():
+            vectors = getattr(module, VECTORS, None)
+            if vectors is not None and "default" in vectors:
+                layer: Any = module
+                matrix = rows_of(layer.base_layer, vectors["default"].transposed)
+                found[f"{path}.{VECTORS}.default.weight"] = exact_lengths(matrix.detach().cpu().float())
+    return found
+
+
+def exact_lengths(matrix: Tensor) -> Tensor:
+    """The Euclidean length of each row of fp32 [rows, columns] on the CPU: the same bits on every processor."""
+    scale = 2.0 ** (62 - matrix.shape[1].bit_length())
+    count = max(1, _ROWS // matrix.shape[1])
+    found = []
+    for start in range(0, len(matrix), count):
+        rows = matrix[start : start + count].double()
+        _, exponents = torch.frexp(rows.abs().amax(1, keepdim=True))
+        small = torch.ldexp(rows, -exponents)  # exact, and below 1
+        sums = (small.square() * scale).round().to(torch.int64).sum(1).tolist()
+        lengths = [math.sqrt(total / scale) for total in sums]
+        found.append(torch.ldexp(torch.tensor(lengths, dtype=torch.float64), exponents[:, 0]).float())
+    return torch.cat(found)
+
+
+def merged_rows(rows: Tensor, magnitudes: Tensor) -> Tensor:
+    """The matrix [outputs, inputs] that a layer with these magnitudes multiplies with. ``rows``: W + scaling B A."""
+    factors: Tensor = magnitudes / torch.linalg.vector_norm(rows, dim=1)
+    return rows * factors[:, None]
