@@ -39,7 +39,7 @@ class Norms:
         own = self._own.setdefault(part, deque(maxlen=_REMEMBERED))
         if trusted in norms:
             own.append(norms[trusted])
-        limit = self.factor * max(median_low(norms.values()), *lately, *own) if norms else 0.0
+        limit = self.factor * max([median_low(norms.values()), *lately, *own]) if norms else 0.0
         found = {index: limit for index, norm in norms.items() if norm > limit > 0 and index != trusted}
         accepted = [norm for index, norm in norms.items() if index not in found]
         if accepted:

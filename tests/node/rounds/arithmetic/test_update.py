@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from farflung import compress
+from farflung.node.rounds.arithmetic.outliers import Norms
 from farflung.node.rounds.arithmetic.update import Encoded, Terms, Update
 
 COUNT = 5000
@@ -62,3 +63,10 @@ def test_a_codec_adds_to_several_what_it_adds_to_one(spec):
     assert torch.equal(one, together)
     with pytest.raises(compress.CodecError, match="of one shape"):
         compress.add(sent, [start[0], start[1, 1:]])
+
+
+def test_a_publisher_may_judge_norms_before_it_has_one_of_its_own():
+    """Its own first gradient was not finite, as an overflow in fp16, and one other member's was."""
+    norms = Norms()
+    assert norms.absurd(0, {1: 0.0}, 3) == {}
+    assert norms.absurd(0, {1: 1.0, 2: 2.0}, 3) == {} and norms.absurd(0, {}, 3) == {}
