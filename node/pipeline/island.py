@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...compress import CodecError
 from ...job.chosen import RECOMPUTE_KEY
 from ...job.data.facts import Facts
 from ...job.schema import Job
@@ -42,6 +43,7 @@ from ..models.weights.pretrained import CONFIG, PREFIX
 from ..state.optimizers.make_optimizer import make_optimizer
 from ..state.sections.room import Room
 from ..state.sections.section import Section
+from .inside.box import Box, Boxes
 from .inside.rank_sections import RankSections
 from .island_worker import ALONE_SECONDS, Words, described, form_group, hear, meeting_place, receive, remove, say
 
@@ -93,6 +95,10 @@ class Island:
         """Bytes of the sections' vectors that each rank keeps."""
         self.kept: RankSections
         """The sections that the first process keeps, if the parameters are in pieces."""
+        self.boxes: dict[int, Boxes] = {}
+        """The boxes between the first process and each hand, if the parameters are in pieces."""
+        self._asked: set[int] = set()
+        self._kept_answers: dict[int, Words] = {}
         self._renew: Callable[[], None] = lambda: None
         """Makes new pieces after a pass that failed."""
         self._place, self._file = meeting_place()
@@ -175,7 +181,7 @@ class Island:
         ``sections``: those of the node, in shared memory, if the ranks hold pieces of the parameters."""
         if self._definition is not None:
             self._place_shards(self._definition, plan, name, sections)
-            self._renew = partial(self._place_shards, self._definition, plan, name, sections)
+            self._renew = partial(self._place_shards, self._definition, plan, name, ())
             return
         self._tell_place(plan, name)
         self._answers()
@@ -187,11 +193,17 @@ class Island:
             self._answers()
 
     def _tell_place(self, plan: Plan, name: str, rooms: Sequence[Room] = ()) -> None:
+        """``rooms``: of the node's sections, if they are others than before."""
         told = {"plan": plan.to_json(), "name": name, "threads": torch.get_num_threads()}
         for hand in self._hands:
+            self._settle(hand.rank)
+            if rooms:
+                size = self.boxes[hand.rank].sent.size if hand.rank in self.boxes else available_memory()
+                self.boxes[hand.rank] = Boxes(Box(size), Box(size))
+            shared = [*rooms, *(self.boxes[hand.rank] if rooms else ())]
             with self._together():
-                words = {"do": "place", "tensors": [], "rooms": [room.size for room in rooms], **told}
-                say(hand.connection, words, [room.file for room in rooms])
+                words = {"do": "place", "tensors": [], "rooms": [one.size for one in shared], **told}
+                say(hand.connection, words, [one.file for one in shared])
 
     def _place_shards(self, definition: ModelDefinition, plan: Plan, name: str, sections: Sequence[Section]) -> None:
         self._tell_place(plan, name, [section.room for section in sections if section.room is not None])
@@ -202,7 +214,8 @@ class Island:
             self.shards = ShardedStages(definition, self._inside, plan, name, self._meshes)
             self.shards.obey(plan.chosen.get(RECOMPUTE_KEY))
             optimizer = make_optimizer(self._job, self._allow_code)
-            self.kept = RankSections(sections, optimizer, 0, self.ranks)
+            if sections:
+                self.kept = RankSections(sections, optimizer, 0, self.ranks)
         finally:
             answers = self._answers()
         self.bytes_held = [self.shards.bytes_held, *(answer["bytes"] for answer in answers)]
@@ -304,8 +317,31 @@ class Island:
     def _answers(self) -> list[Words]:
         return self.answers(range(1, self.ranks))
 
+    def tell(self, do: str, **words: Any) -> None:
+        """Send all hands an order, and wait until they have obeyed."""
+        self._tell(do, **words)
+        self._answers()
+
+    def ask(self, rank: int, do: str, **words: Any) -> None:
+        """Send a hand an order whose answer is read by ``answer_of``."""
+        self.order(rank, do, **words)
+        self._asked.add(rank)
+
+    def answer_of(self, rank: int) -> Words:
+        """The answer to the last ``ask``."""
+        if rank in self._asked:
+            self._asked.discard(rank)
+            (self._kept_answers[rank],) = self.answers([rank])
+        return self._kept_answers.pop(rank)
+
+    def _settle(self, rank: int) -> None:
+        """Before another order: read an answer that is still to come."""
+        if rank in self._asked:
+            self._kept_answers[rank] = self.answer_of(rank)
+
     def order(self, rank: int, do: str, *tensors: Tensor, **words: Any) -> None:
         """Send a hand an order and its tensors."""
+        self._settle(rank)
         with self._together():
             say(self._hands[rank - 1].connection, {"do": do, "tensors": [described(one) for one in tensors], **words})
             for one in tensors:
@@ -326,7 +362,9 @@ class Island:
                 found.append({"rank": rank, **words})
         for words in found:
             if "error" in words:
-                kind = torch.OutOfMemoryError if words["memory"] else RuntimeError
+                kind: type[Exception] = torch.OutOfMemoryError if words["memory"] else RuntimeError
+                if words["error"].startswith("CodecError: "):
+                    kind = CodecError
                 raise kind(f"on {self.devices[words['rank']]} of the island: {words['error']}")
         return found
 

@@ -41,7 +41,9 @@ from ..state.sections.cut import sections_of_a_stage
 from ..state.sections.room import Room
 from ..state.sections.section import Section
 from ..state.stage_state import StageState, layouts_of
+from .inside.box import Box, Boxes
 from .inside.meshes import Meshes
+from .inside.rank_rounds import RankRounds
 from .inside.rank_sections import RankSections
 
 if TYPE_CHECKING:
@@ -72,6 +74,10 @@ class Hand:
             "place": self._place,
             "base": self._base,
             "share": self._share,
+            "rounds": self._rounds,
+            "encode": self._encode,
+            "apply": self._apply,
+            "alone": self._alone,
             "squares": self._squares,
             "step": self._step,
             "forward": self._forward,
@@ -109,7 +115,8 @@ class Hand:
 
             self._shards = ShardedStages(self._definition, self._job.parallel.inside, plan, name, self._meshes)
             self._shards.obey(plan.chosen.get(RECOMPUTE_KEY))
-            self._kept = self._sections(plan, name, words)
+            if words["rooms"]:
+                self._kept = self._sections(plan, name, words)
             return {"bytes": self._shards.bytes_held, "kept": self._kept.bytes_kept}, None
         if self._state is None or not self._state.same_place(self._definition, plan, name):
             self._state = None  # before the next takes its memory
@@ -121,13 +128,31 @@ class Hand:
         """The node's sections, in the rooms that the first process shares."""
         job, optimizer = self._whole, make_optimizer(self._whole, self._allow_code)
         kept, momentum = kept_moments(job, optimizer), bool(job.updates.outer_optimizer.momentum)
-        rooms = map(Room, words["rooms"], words["files"])
+        *rooms, sent, told = zip(words["rooms"], words["files"], strict=True)
+        self._boxes = Boxes(Box(*sent), Box(*told))
         gradient, cpu = job.updates.mode == "gradient", torch.device("cpu")
         layouts = layouts_of(self._definition, plan, plan.stages_of(name), sections_of_a_stage(job)).values()
         sections = [
-            Section(layout, gradient, kept, cpu, momentum, room) for layout, room in zip(layouts, rooms, strict=True)
+            Section(layout, gradient, kept, cpu, momentum, Room(*room))
+            for layout, room in zip(layouts, rooms, strict=True)
         ]
         return RankSections(sections, optimizer, self.rank, self.ranks)
+
+    def _rounds(self, words: Words) -> tuple[Words, None]:
+        """A view's rounds: from now on ``encode`` and ``apply`` are of these."""
+        self._of_rounds = RankRounds(self._kept, self._boxes, words)
+        return {}, None
+
+    def _encode(self, words: Words) -> tuple[Words, None]:
+        return self._of_rounds.encode(words["numbers"]), None
+
+    def _alone(self, words: Words) -> tuple[Words, None]:
+        self._of_rounds.apply_alone(words["numbers"])
+        return {}, None
+
+    def _apply(self, words: Words) -> tuple[Words, None]:
+        self._of_rounds.apply(words["rounds"])
+        return {}, None
 
     def _squares(self, words: Words) -> tuple[Words, None]:
         return {"squares": self._kept.squares()}, None

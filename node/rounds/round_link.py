@@ -195,6 +195,11 @@ class RoundLink:
         return self.exchange.updates(current.number, current.results, current.contributions)
 
     @property
+    def complete_round(self) -> OpenRound:
+        """The open round, which is complete."""
+        return self._complete_round()
+
+    @property
     def results(self) -> tuple[Result, ...]:
         """The complete round's results in part order."""
         current = self._complete_round()

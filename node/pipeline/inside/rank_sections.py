@@ -20,7 +20,10 @@ class RankSections:
 
     def __init__(self, sections: Sequence[Section], optimizer: Optimizer, rank: int, ranks: int) -> None:
         self.all = tuple(sections)
-        mine = even([section.layout.numel for section in sections], ranks)[rank]
+        heaps = even([section.layout.numel for section in sections], ranks)
+        mine = heaps[rank]
+        self.rank_of = {sections[index].layout.section: one for one, heap in enumerate(heaps) for index in heap}
+        """The rank that keeps each section, by name."""
         self.own = tuple(sections[index] for index in mine)
         self._optimizer = optimizer
         for index, section in enumerate(sections):

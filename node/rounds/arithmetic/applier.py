@@ -58,6 +58,11 @@ class Applier:
             pieces = [here for index in offered if parts[index].phase == 0 for here in segments(parts[index])]
             self._progress = {here.start: x[here] - g[here] for here in pieces}
 
+    @property
+    def holds_progress(self) -> bool:
+        """Whether an x - g is kept for the open round."""
+        return bool(self._progress)
+
     def applied(self) -> None:
         """The round counts."""
         self.counts, self._progress, self.factors = True, {}, {}

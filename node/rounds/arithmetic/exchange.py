@@ -7,7 +7,7 @@ contributions as a publisher), an Applier (changes g and x) and a Way (how encod
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -87,6 +87,9 @@ class Exchange:
         """The way of the open round."""
         self.carries = False
         """Gradient mode: whether this round uses error feedback; then the gradient must stay until the commit."""
+        self.ahead: tuple[int, Callable[[], tuple[dict[int, Contribution], dict[int, float]]]] | None = None
+        """The round for which another process encodes this node's contributions, and what returns them with their
+        norms."""
 
     @property
     def plan(self) -> RoundPlan:
@@ -144,6 +147,11 @@ class Exchange:
     def contributions(self, round: int) -> dict[int, Contribution]:
         """Opens a round; this node's contribution to every part, as `offer`."""
         self.open(round)
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None and ahead[0] == round:
+            self.encoder.own, norms = ahead[1]()
+            self.encoder.own_norms.update(norms)
+            return dict(self.encoder.own)
         parts = [part for part in self.plan.parts_in(round) if part.phase == 0]
         return {part.index: self.offer(round, part) for part in parts}
 
@@ -200,6 +208,15 @@ class Exchange:
             for here, take_off in self._way.own_pieces(part)
         }
         self.applier.apply_delta(updates, counted)
+        self._applied()
+
+    def resume(self, round: int, own: dict[int, Contribution]) -> None:
+        """For a process that only computes: the round is that one, and this node has offered ``own``."""
+        self._way, self.encoder.own = self.way_of(round), own
+
+    def applied_elsewhere(self, results: Sequence[Result]) -> None:
+        """As after `apply_delta`: another process has applied the update."""
+        self.aggregator.keep_errors(results)
         self._applied()
 
     def commit_gradient(self, updates: Iterable[tuple[slice, Update]] = ()) -> None:

@@ -24,12 +24,13 @@ from ....scheduler import Plan
 from ...context import ROUND, NodeContext
 from ...rounds.arithmetic.exchange import Exchange
 from ...rounds.checking.judge import Judge, Seat, judge_of
+from ...rounds.exchanges import exchange_of
 from ...rounds.protocol.headers import received_contribution, received_result
 from ...rounds.protocol.messages import Contribution, Result, digests_of
 from ...state.stage_state import StageState
 from ...state.transfers.fetching import StateFetch
 from ...state.transfers.traffic import StateTraffic
-from ..member.view_member import exchange_of, last_outer_round, last_step_of, take_step
+from ..member.view_member import last_outer_round, last_step_of, take_step
 from ..resources import Resources
 from .pace import Pace
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from ....job.data.facts import Facts
 from ....job.data.sampling import Position
@@ -17,25 +18,23 @@ from ....proto import data_pb2
 from ....proto.words.sections import stages_of
 from ....scheduler import Plan
 from ...context import ROUND, URGENT, NodeContext
+from ...pipeline.inside.island_rounds import IslandRounds
 from ...rounds.arithmetic.exchange import Exchange
-from ...rounds.arithmetic.ways.phased import phases_of
 from ...rounds.checking.judge import Seat, cannot_judge, judge_of
 from ...rounds.checking.signed import Signer
+from ...rounds.exchanges import exchange_of
 from ...rounds.log import RoundLog
 from ...rounds.protocol.machine import Rounds
 from ...rounds.protocol.outlet import Outlet
 from ...rounds.round_link import RoundLink
 from ...state.optimizers.learning_rates import learning_rate
 from ...state.optimizers.optimizers import Optimizer, clip_factor, squared_norm, step_all
-from ...state.sections.section import Section
-from ...state.stage_state import StageState, codec_of, round_plan
+from ...state.stage_state import StageState
 from ..resources import Resources
 from ..say_again import SayAgain
 from ..waiting import Peers
 from .commit import Commit
 
-CLOSING = "int8"
-"""The codec of the closing rounds at the run's end: see modes/delta_mode.py."""
 COMMIT_KINDS = {data_pb2.READY, data_pb2.COMMIT}
 
 
@@ -90,6 +89,8 @@ class ViewMember:
         self.links: dict[str, RoundLink] = {}
         """The rounds of the sections that have other members."""
         self._open_sections(start)
+        self.spread: IslandRounds | None = None
+        """The rounds' arithmetic on the ranks of an island; None: it is this process's."""
         self.log = RoundLog(self.links, context.send)
         own_loop = resources.own is not None
         self.why_nobody_judges = cannot_judge(plan, own_loop) if job.updates.judge else ""
@@ -108,6 +109,8 @@ class ViewMember:
 
     def _open_sections(self, start: ViewStart) -> None:
         """Make each section's exchange, and, if the section has other members, its link."""
+        self.followed: dict[str, bool] = {}
+        """For each section, whether spares follow it."""
         context, job, plan = self.context, self.job, self.plan
         until = last_outer_round(self.base_round, self.position.step, self.last_step, job.updates)
         for name, section in self.state.sections.items():
@@ -116,6 +119,7 @@ class ViewMember:
             self.exchanges[name] = exchange
             exchange.place_in(context.wire.place)
             rounds = exchange.plan
+            self.followed[name] = followed
             if len(rounds.members) > 1 or followed:
                 self.links[name] = RoundLink(
                     exchange,
@@ -126,6 +130,19 @@ class ViewMember:
                     sending=lambda: context.wire.under_way,
                     signer=start.signer,
                 )
+
+    def spread_rounds(self) -> None:
+        """If an island's ranks keep the sections, let them compute the rounds of these; the place is taken up there."""
+        if self.resources.ranks is not None:
+            until = last_outer_round(self.base_round, self.position.step, self.last_step, self.job.updates)
+            words: dict[str, Any] = {"job": self.job.model_dump_json(), "plan": self.plan.to_json()}
+            words |= {"me": self.context.name, "followed": self.followed, "until": until}
+            self.spread = IslandRounds(self.resources.ranks, self.exchanges, words)
+
+    def encode_ahead(self) -> None:
+        """Delta mode: all sections' rounds are about to begin: let an island's ranks encode at the same time."""
+        if self.spread is not None:
+            self.spread.encode({name: link.rounds.applied + 1 for name, link in self.links.items()})
 
     # ---- waiting ---------------------------------------------------------------------------
 
@@ -272,38 +289,6 @@ def last_outer_round(base: int, step: int, last_step: int, updates: Updates) -> 
     """The last round with an outer step, in a view that begins after round ``base`` and step ``step``."""
     interval = updates.interval
     return base + max(0, last_step // interval - step // interval)
-
-
-def exchange_of(
-    job: Job,
-    plan: Plan,
-    section: Section,
-    me: str,
-    *,
-    followed: bool = False,
-    follows: bool = False,
-    until: float = math.inf,
-) -> Exchange:
-    """The exchange of a section in a view, for the member ``me``; with ``follows``, for a spare that follows its place.
-    ``until``: the last round with an outer step."""
-    codec = (codec_of(plan, section.layout.section) or job.updates.codec) if job.updates.agreed else "none"
-    phases = phases_of(codec)
-    closing = CLOSING if job.updates.mode == "delta" and codec != "none" and not job.updates.secure else ""
-    return Exchange(
-        section,
-        round_plan(plan, section.layout, job.updates, phases, followed, until if closing else math.inf),
-        me,
-        codec,
-        dense_rounds=job.updates.dense_rounds,
-        gradient=job.updates.mode == "gradient",
-        seed=job.run.seed,
-        outer=job.updates.outer_optimizer,
-        robust=job.updates.robust_average,
-        follows=follows,
-        outer_until=until,
-        closing=closing,
-        secure=job.updates.secure and not follows,
-    )
 
 
 def take_step(

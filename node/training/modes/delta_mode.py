@@ -115,6 +115,7 @@ class DeltaMode:
         """Begin a round of x - g; it is applied in step ``apply_at``, before the optimiser."""
         if self._in_flight:
             self._apply_round()
+        self.view.encode_ahead()
         for link in self.view.links.values():
             link.rounds.last = self.view.step >= self.view.last_step
             link.begin()
@@ -141,25 +142,33 @@ class DeltaMode:
         view, links = self.view, self.view.links
         view.wait_for_results()
         absent: set[int] = set()
+        applied: set[str] = set()
+        if view.spread is not None:
+            with view.context.clock.coding("apply"):
+                rounds = {name: link.complete_round for name, link in links.items()}
+                applied = view.spread.apply(rounds, lambda name: self._apply_here(links[name]))
+                alone = {name: one.round + 1 for name, one in view.state.sections.items() if name not in links}
+                view.spread.apply_alone(alone)
         for name, section in view.state.sections.items():
             if name in links:
                 absent |= {view.plan.pipeline_of(one) for one in links[name].absent}
                 if view.judge is not None:
                     links[name].judge(view.judge)
-                self._apply(links[name])
+                if name not in applied:
+                    with view.context.clock.coding("apply"):
+                        self._apply_here(links[name])
+                links[name].finish(links[name].results, view.job.updates.block)
             else:
-                view.exchanges[name].apply_alone(section.round + 1)
+                if view.spread is None:
+                    view.exchanges[name].apply_alone(section.round + 1)
                 section.round += 1
         self._in_flight = False
         self._unsettled -= 1
         before = self._counted_at[0]  # fragments take turns
         self._counted_at.append([old if d in absent else self._begun for d, old in enumerate(before)])
 
-    def _apply(self, link: RoundLink) -> None:
-        results = link.results
-        with self.view.context.clock.coding("apply"):
-            link.exchange.apply_delta(link.updates(), results)
-        link.finish(results, self.view.job.updates.block)
+    def _apply_here(self, link: RoundLink) -> None:
+        link.exchange.apply_delta(link.updates(), link.results)
 
     def finish_committed(self) -> None:
         view = self.view
@@ -179,7 +188,9 @@ class DeltaMode:
                 link.ask()
             link.tick()
             if link.complete:
-                self._apply(link)
+                with self.view.context.clock.coding("apply"):
+                    self._apply_here(link)
+                link.finish(link.results, self.view.job.updates.block)
         return not behind
 
     def settle(self) -> None:

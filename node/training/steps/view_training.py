@@ -52,6 +52,7 @@ class ViewTraining:
         if resources.island is not None:
             frozen = [values for _, values in state.frozen()]
             resources.island.place(plan, context.name, frozen, list(state.sections.values()))
+            view.spread_rounds()
         self.texts: list[StageTexts] = []
         """The texts of each of this node's stages."""
         if isinstance(context.definition, LanguageModel):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from sharded_runs import FACTS, GROUP, MIDDLE, ONE_STAGE, TWO_STAGES, assert_plain, job_of, trained
+from sharded_runs import FACTS, GROUP, MIDDLE, ONE_STAGE, STEPS, TWO_STAGES, assert_plain, job_of, trained
 
 from farflung.node.models.decoders.matrix_plan import check_heads
 from farflung.node.models.factory import model_of
@@ -17,6 +17,7 @@ from farflung.node.pipeline.piece import part_of
 from farflung.node.pipeline.spread_pass import SpreadPass, cut
 from farflung.node.state.optimizers.make_optimizer import make_optimizer
 from farflung.node.state.stage_state import StageState
+from farflung.node.training.member.view_member import ViewMember
 from farflung.proto.errors import FarflungError, RunFailed
 from farflung.scheduler import Plan
 
@@ -44,6 +45,36 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_equal_to_the_plain_loop(island, name):
     assert_plain(*CASES[name], island)
+
+
+ROUNDS = {
+    "all to all": {"mode": "delta", "codec": "cocktail:random=0.5,top=0.2,bits=4", "overlap": 1, "dense_rounds": 1},
+    "a publisher, feedback apart": {
+        "mode": "delta",
+        "codec": "chunked_topk:k=64,bits=2,feedback=true",
+        "pattern": "publishers",
+        "outer": "nesterov:lr=0.7,momentum=0.9",
+    },
+}
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_each_rank_encodes_and_applies_its_sections(island, monkeypatch, name):
+    """The bits are those of a first process that does it all; `trained` compares them with the other member's."""
+    job = job_of(**ROUNDS[name])
+    orders, ask = [], Island.ask
+
+    def watched(of, rank, do, **words):
+        orders.append(do)
+        ask(of, rank, do, **words)
+
+    monkeypatch.setattr(Island, "ask", watched)
+    got = trained(job, GROUP, island)
+    assert orders.count("encode") >= STEPS
+    assert orders.count("apply") >= STEPS
+    monkeypatch.setattr(ViewMember, "spread_rounds", lambda view: None)
+    wanted = trained(job, GROUP, island)
+    assert (got.losses, got.evals, got.fingerprints) == (wanted.losses, wanted.evals, wanted.fingerprints)
 
 
 def test_dropout_in_rows_is_that_of_one_device(island):
