@@ -7,16 +7,15 @@ encoder pools as its class does. Every stage masks the padding that rows of job/
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+from torch import nn
 
-from ...job.data.labelled import PADDING
+from .classifier_stage import ClassifierStage
 from .definition import LanguageModel
+from .relative import RelativeStage, reached, span_of
 from .stage import LanguageStage
 
 
@@ -34,49 +33,24 @@ class ClassifierModel(LanguageModel):
         if config.pad_token_id is None:
             config.pad_token_id = 0  # decoders refuse several texts at once without one; the mask says what is padding
         self.names = tuple(names)
-        super().__init__(config, recompute, balance=balance)
+        super().__init__(config, recompute, _table_kept, balance)
+        self._span = span_of(self.skeleton) if self.anatomy.table else 0
 
-    def _stage(self) -> type[LanguageStage]:
-        return ClassifierStage
+    def _stage(self) -> Callable[..., LanguageStage]:
+        return partial(RelativeStage, span=self._span) if self._span else ClassifierStage
+
+    def beside(self, context: int) -> int:
+        first, end = reached(self._span, context) if self._span else (0, 0)
+        return end - first
 
     def begins_anew(self, name: str) -> bool:
         within = name.startswith(f"{self.skeleton.base_model_prefix}.")
         return self.layer_of(name) == self._last and (not within or ".pooler." in name)
 
 
-class ClassifierStage(LanguageStage):
-    """Layers of a classifier. The last stage returns logits [b, classes]; ``targets[:, -1]`` are the classes."""
-
-    def __init__(self, *args: Any, **keywords: Any) -> None:
-        super().__init__(*args, **keywords)
-        model = self._trunk[0].model
-        takes = inspect.signature(type(model).forward).parameters
-        self._types = "token_type_ids" in takes and (getattr(model.config, "type_vocab_size", None) or 0) > 1
-        self._said: list[Tensor] = []
-        if self.is_last:
-            self._trunk[0].head.register_forward_hook(lambda module, args, output: self._said.append(output))
-
-    def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:
-        """``places``: int64 [b, t], each token's kind: see `job.data.labelled.kinds_of`."""
-        kinds = places if places is not None else torch.ones(inputs.shape[:2], dtype=torch.long, device=inputs.device)
-        keywords: dict[str, Any] = {"attention_mask": (kinds != PADDING).long()}
-        if self._types:
-            keywords["token_type_ids"] = (kinds - 1).clamp(min=0)
-        self._said.clear()
-        output = self._computed(inputs, keywords)
-        if not self._said:
-            return output
-        said = self._said.pop()
-        if said.dim() < 3:  # pooled by the model itself
-            return output
-        last = kinds.shape[1] - 1 - (kinds != PADDING).long().flip(1).argmax(1)
-        return said[torch.arange(len(said), device=said.device), last]
-
-    def loss_sum(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return functional.cross_entropy(logits.float(), targets[:, -1], reduction="sum")
-
-    def target_count(self, targets: Tensor) -> int:
-        return len(targets)
-
-    def correct(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return (logits.argmax(-1) == targets[:, -1]).sum()
+def _table_kept(model: nn.Module) -> None:
+    """Whatever the job's dropout, a table of relative positions that all samples share is not dropped: which elements
+    would be is nobody's sample to say."""
+    for module in model.modules():
+        if isinstance(getattr(module, "pos_dropout", None), nn.Module):
+            module.pos_dropout = nn.Identity()

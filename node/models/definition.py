@@ -180,8 +180,12 @@ class LanguageModel(ModelDefinition):
             routers=Routers(self.skeleton, blocks.values(), self.balance) if self.balance else None,
         )
 
-    def _stage(self) -> type[LanguageStage]:
+    def _stage(self) -> Callable[..., LanguageStage]:
         return LanguageStage
+
+    def beside(self, context: int) -> int:
+        """How many vectors are handed on between stages beside the hidden state of ``context`` tokens."""
+        return 0
 
     def begins_anew(self, name: str) -> bool:
         """Whether a model folder may lack this parameter, which then starts with a fresh model's values."""

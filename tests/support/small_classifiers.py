@@ -12,7 +12,17 @@ import transformers
 from farflung.job.data.marks import IGNORED
 from farflung.job.schema import Job
 
-CLASSIFIERS = ("bert", "roberta", "distilbert", "electra", "deberta-v2", "gpt2", "llama", "opt")
+RELATIVE = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 20}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "deberta (v1)": ("deberta", RELATIVE),
+    "deberta-v2": ("deberta-v2", RELATIVE),
+    "deberta-v2 (v3)": (
+        "deberta-v2",
+        {**RELATIVE, "position_buckets": 4, "share_att_key": True, "norm_rel_ebd": "layer_norm"},
+    ),
+    "deberta-v2, absolute positions": ("deberta-v2", {}),
+}
+CLASSIFIERS = ("bert", "roberta", "distilbert", "electra", *VARIANTS, "gpt2", "llama", "opt")
 NAMES = ["no", "maybe", "yes"]
 _SHAPE = {
     "vocab_size": 67, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24,
@@ -28,6 +38,8 @@ TARGETS = torch.cat([torch.full((3, KINDS.shape[1] - 1), IGNORED), LABELS[:, Non
 
 def saved(family: str, folder: Path, **changes: Any) -> Any:
     """A model with random weights of three classes, saved in ``folder``."""
+    family, more = VARIANTS.get(family, (family, {}))
+    changes = {**more, **changes}
     kind = transformers.CONFIG_MAPPING[family]
     own, known = kind.attribute_map, kind()
     values = {own.get(key, key): value for key, value in _SHAPE.items() if hasattr(known, own.get(key, key))}

@@ -30,7 +30,8 @@ class Anatomy:
     blocks (``first``) and after them (``last``), in the order of computing; ``head``, the last of these.
 
     tuples: whether a block returns a tuple, whose first element is the hidden state. documents: whether the masks are
-    made from position ids, by which `transformers` separates the documents of a sample.
+    made from position ids, by which `transformers` separates the documents of a sample. table: the module whose table
+    of relative positions all blocks share (DeBERTa's), if there is one: its parameters belong to the first layer.
     """
 
     blocks: str
@@ -40,6 +41,7 @@ class Anatomy:
     head: str
     tuples: bool
     documents: bool
+    table: str | None = None
 
 
 def anatomy_of(model: Any, classes: bool = False) -> Anatomy:
@@ -50,6 +52,9 @@ def anatomy_of(model: Any, classes: bool = False) -> Anatomy:
     """
     kind = str(model.config.model_type)
     path, blocks = _blocks(model, kind)
+    own = sys.modules[type(model).__module__]
+    if hasattr(own, "compute_attention_span"):
+        own.compute_attention_span = _span  # type: ignore[attr-defined]
     seen = _Seen(model, path, blocks)
     try:
         seen.watch()
@@ -64,6 +69,19 @@ def anatomy_of(model: Any, classes: bool = False) -> Anatomy:
     return seen.anatomy(kind, masks.documents, classes)
 
 
+def _span(query: Tensor, key: Tensor, most: int) -> int:
+    """As DeBERTa's own function of this name, which gives a tensor: that could not be a length without values."""
+    return min(max(query.size(-2), key.size(-2)), most)
+
+
+def table_module(model: Any) -> str | None:
+    """The path of the module whose ``get_rel_embedding()`` gives every block of a model the same table; None: none."""
+    for path, module in model.named_modules():
+        if getattr(module, "relative_attention", False) and hasattr(module, "get_rel_embedding"):
+            return str(path)
+    return None
+
+
 def refused(kind: str, why: str) -> FarflungError:
     """The error for a model that farflung does not train, with a hint what would have to be added."""
     return FarflungError(
@@ -76,6 +94,12 @@ def refused(kind: str, why: str) -> FarflungError:
 
 def _blocks(model: Any, kind: str) -> tuple[str, nn.ModuleList]:
     count = getattr(model.config, "num_hidden_layers", None)
+    if groups := getattr(model.config, "num_hidden_groups", None):
+        raise FarflungError(
+            f"the model family {kind!r} can't be cut into stages: its {count} blocks are {groups} computed again and "
+            "again, so that every stage would train the same weights",
+            hint="use a family whose blocks have weights of their own, such as a bert, a roberta or a deberta",
+        )
     lists = [(path, module) for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     found = [(path, module) for path, module in lists if len(module) == count]
     outer = [one for one in found if not any(one[0].startswith(f"{other}.") for other, _ in lists if other != one[0])]
@@ -144,8 +168,20 @@ class _Seen:
         self._given: Tensor | None = None
         self._tuples: set[bool] = set()
         self._order: list[tuple[str, bool]] = []
+        self._table: Tensor | None = None
+        self._table_of = table_module(model)
 
     def watch(self) -> None:
+        if self._table_of is not None:
+            owner = self._model.get_submodule(self._table_of)
+            own = owner.get_rel_embedding
+
+            def table() -> Tensor:
+                self._order.append((f"{self._table_of}.rel_embeddings", False))
+                self._table = own()
+                return self._table
+
+            owner.get_rel_embedding = table
         for index, block in enumerate(self._blocks):
             self._hooks.append(block.register_forward_pre_hook(self._before(index), with_kwargs=True))
             self._hooks.append(block.register_forward_hook(self._after))
@@ -157,6 +193,8 @@ class _Seen:
                 self._hooks.append(module.register_forward_pre_hook(self._computed(path)))
 
     def forget(self) -> None:
+        if self._table_of is not None:
+            del self._model.get_submodule(self._table_of).get_rel_embedding
         for hook in self._hooks:
             hook.remove()
         for module in self._passed_by:
@@ -170,7 +208,7 @@ class _Seen:
             if index and hidden is not self._given:
                 raise refused(self._kind, f"block {index} of {self._path} takes other values than the one before gives")
             rest = [*args[1:], *(value for name, value in kwargs.items() if value is not hidden)]
-            if any(one.requires_grad for one in _tensors(rest)):
+            if any(one.requires_grad and one is not self._table for one in _tensors(rest)):
                 raise refused(self._kind, f"block {index} of {self._path} takes learnt values beside the hidden state")
             self._at += 1
 
@@ -203,7 +241,8 @@ class _Seen:
         for name, _ in self._model.named_parameters(remove_duplicate=False):
             if not any(name.startswith(path) for path in known):
                 raise refused(kind, f"nothing is seen to compute with {name}")
-        return Anatomy(self._path, len(self._blocks), first, last, last[-1], self._tuples.pop(), documents)
+        count, tuples = len(self._blocks), self._tuples.pop()
+        return Anatomy(self._path, count, first, last, last[-1], tuples, documents, table=self._table_of)
 
 
 def _passed_by(hidden: Tensor, *rest: Any, **named: Any) -> Tensor:

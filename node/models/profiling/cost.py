@@ -104,7 +104,7 @@ def language_layers(definition: LanguageModel, context: int, precision: str = "f
     if isinstance(definition, LoraModel):
         return _lora_layers(definition, context, precision)
     width = handed_on = int(definition.config.hidden_size)
-    last = len(definition.layers) - 1
+    last, sent = len(definition.layers) - 1, context + definition.beside(context)
     plain = definition
     if isinstance(definition, SubspaceModel):  # its backward pass keeps about as much as for the whole hidden state
         plain, handed_on = LanguageModel(definition.config), definition.rank
@@ -127,7 +127,7 @@ def language_layers(definition: LanguageModel, context: int, precision: str = "f
                 parameters=weights,
                 frozen=sum(math.prod(definition.frozen[each]) for each in definition.frozen_names[layer]),
                 flops_per_sample=3 * forward,
-                activation_elements_per_sample=context * handed_on if layer < last else 0,
+                activation_elements_per_sample=sent * handed_on if layer < last else 0,
                 stored_elements_per_sample=one.stored,
                 copied_elements=one.copies,
                 working_elements_per_sample=one.working if isinstance(one, Layer) else logits * (layer == last),

@@ -42,7 +42,8 @@ def measure(definition: LanguageModel, context: int, precision: str) -> list[Cos
         likeness = _likeness(definition, layer)
         if likeness not in known:
             stage = definition.build(layer, layer, "meta").train()
-            one, two = (_count(stage, context, width, samples, precision) for samples in (1, 2))
+            received = context + definition.beside(context), width
+            one, two = (_count(stage, context, received, samples, precision) for samples in (1, 2))
             # Kept memory that does not grow with the samples belongs to the weights: their bf16 copies.
             stored = two[1] - one[1]
             copies = max(0, one[1] - stored) if precision != "fp32" else 0
@@ -59,12 +60,15 @@ def _likeness(definition: LanguageModel, layer: int) -> Any:
     return block or layer, kind, tuple(definition.shapes[name] for name in names)
 
 
-def _count(stage: LanguageStage, context: int, width: int, samples: int, precision: str) -> tuple[float, int]:
-    """(flops, bytes kept) of a forward pass with ``samples`` samples."""
+def _count(
+    stage: LanguageStage, context: int, received: tuple[int, int], samples: int, precision: str
+) -> tuple[float, int]:
+    """(flops, bytes kept) of a forward pass with ``samples`` samples. ``received``: the shape of one from the stage
+    before."""
     if stage.is_first:
         inputs = torch.zeros(samples, context, dtype=torch.long, device="meta")
     else:
-        inputs = torch.zeros(samples, context, width, device="meta", requires_grad=True)
+        inputs = torch.zeros(samples, *received, device="meta", requires_grad=True)
     kept = Kept([*stage.parameters(), *stage.buffers()])
     experts = _Experts(stage)
     try:

@@ -148,8 +148,11 @@ def test_what_has_no_such_head_or_hands_on_more_is_refused(tmp_path: Path) -> No
     (tmp_path / "config.json").write_text('{"model_type": "bertt"}')
     with pytest.raises(FarflungError, match="no sequence classification for the family 'bertt'; it has it for 'bert'"):
         model_of(job_of(tmp_path), None)
-    saved("deberta-v2", tmp_path, relative_attention=True)
-    with pytest.raises(FarflungError, match=r"'deberta-v2' can't be cut into stages: .* takes learnt values beside"):
+    saved("albert", tmp_path)
+    with pytest.raises(FarflungError, match="its 3 blocks are 1 computed again and again"):
+        model_of(job_of(tmp_path), None)
+    saved("deberta-v2", tmp_path, conv_kernel_size=3)
+    with pytest.raises(FarflungError, match=r"'deberta-v2' can't be cut into stages: .*conv.* is computed between"):
         model_of(job_of(tmp_path), None)
 
 
