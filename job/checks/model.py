@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def model_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
         sentence = f"model.dropout = {model.dropout} is for language models"
         yield ("model", "dropout"), f"{sentence}; a model of your own has nn.Dropout where it wants it: leave it out"
     if model.pretrained and files:
-        yield from pretrained_mistakes(model.pretrained)
+        yield from pretrained_mistakes(model.pretrained, job.train.task)
     if model.lora is not None:
         if not model.pretrained:
             yield ("model", "lora"), "model.lora needs model.pretrained, the model beside which adapters train"
@@ -83,7 +84,7 @@ def subspace_mistakes(job: Job) -> Iterator[Mistake]:
         yield ("model", "dropout"), f"model.dropout = {model.dropout} does not go with {sentence}: {why}; allowed: 0"
 
 
-def pretrained_mistakes(folder: str) -> Iterator[Mistake]:
+def pretrained_mistakes(folder: str, task: str = "language") -> Iterator[Mistake]:
     key = ("model", "pretrained")
     try:
         config = pretrained_config(folder)
@@ -95,8 +96,10 @@ def pretrained_mistakes(folder: str) -> Iterator[Mistake]:
         yield key, f"model.pretrained = {folder!r}: its config.json names no model_type"
     if not any(Path(folder).glob("*.safetensors")):
         if any(Path(folder).glob("*.bin")):
-            how = "transformers opens them as weights only: "
-            how += f"transformers.AutoModelForCausalLM.from_pretrained({folder!r}).save_pretrained({folder!r})"
+            auto = "SequenceClassification" if task == "classification" else "CausalLM"
+            code = "from sys import argv; from transformers import AutoModelFor" + auto
+            code += " as A; A.from_pretrained(argv[1]).save_pretrained(argv[1])"
+            how = f"transformers opens them as weights only: python -c '{code}' {shlex.quote(folder)}"
             yield key, f"model.pretrained = {folder!r} has pickled weights alone, which farflung does not open; {how}"
             return
         yield key, f"model.pretrained = {folder!r} has no *.safetensors; save it with safe_serialization=True"

@@ -143,12 +143,20 @@ _CONFIGS = ("generation_config.json", "config.json")
 
 def _ends(path: Path) -> list[int]:
     end = _json(path).get("eos_token_id")
-    return [] if end is None else [int(one) for one in (end if isinstance(end, list) else [end])]
+    ends = [] if end is None else end if isinstance(end, list) else [end]
+    if not all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one < 1 << 32 for one in ends):
+        hint = "write the number of the token that ends a text, or remove the key"
+        raise JobError(f"data.tokenizer: {path} says eos_token_id = {end!r:.60}", hint)
+    return ends
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty where there is no such file. ValueError: the file has no JSON object."""
-    found = json.loads(path.read_text(encoding="utf-8-sig")) if path.is_file() else {}
+    """The JSON object in a file; empty where it is not there, or has something else. JobError: it is no JSON."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig")) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        hint = "copy or download it again, or remove it if nothing in it is needed"
+        raise JobError(f"data.tokenizer: {path} can't be read: {error}", hint) from None
     return found if isinstance(found, dict) else {}
 
 
@@ -159,6 +167,12 @@ def _convert_apart(folder: Path, out: Path) -> None:
             f"data.tokenizer: reading {folder / sentences} needs the package sentencepiece",
             "pip install sentencepiece protobuf; or save a tokenizer.json beside it with "
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) where these are installed",
+        )
+    if not any((folder / name).is_file() for name in ("tokenizer_config.json", "config.json")):
+        raise JobError(
+            f"data.tokenizer: {folder} has a vocabulary and does not say of which kind of tokenizer it is",
+            "copy its tokenizer_config.json, or the model's config.json, into it; or save a tokenizer.json with "
+            "AutoTokenizer's save_pretrained",
         )
     command = python.module("farflung.job.data.tokenizer_folder", str(folder), str(out))
     nobody = subprocess.DEVNULL  # transformers would ask on stdin whether to run code of the folder

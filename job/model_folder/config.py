@@ -24,7 +24,18 @@ def pretrained_config(folder: str) -> dict[str, Any]:
         raise JobError(f"model.pretrained = {folder!r} {what}", folder_hint(folder)) from None
     except (OSError, ValueError) as error:
         raise JobError(f"model.pretrained: cannot read {path}: {error}") from None
-    return config if isinstance(config, dict) else {}
+    if not isinstance(config, dict):
+        return {}
+    for key in _COUNTS:
+        value = config.get(key)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            hint = "copy or download it again, or save the model with save_pretrained"
+            raise JobError(f"model.pretrained: {path} says {key} = {value!r:.40}, which is no number of them", hint)
+    return config
+
+
+_COUNTS = ("vocab_size", "num_hidden_layers", "n_layer")
+"""Keys of a configuration that are counts, where it has them."""
 
 
 def folder_hint(name: str) -> str:

@@ -182,3 +182,29 @@ def test_a_sentencepiece_model_without_the_package_says_which(tmp_path, monkeypa
     with pytest.raises(JobError, match="needs the package sentencepiece") as caught:
         load_tokenizer(str(tmp_path))
     assert "pip install sentencepiece" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"generation_config.json": "{"}, r"generation_config\.json can't be read"),
+        ({"tokenizer_config.json": "{"}, r"tokenizer_config\.json can't be read"),
+        ({"special_tokens_map.json": ""}, r"special_tokens_map\.json can't be read"),
+        ({"generation_config.json": '{"eos_token_id": "x"}'}, r"generation_config\.json says eos_token_id = 'x'"),
+        ({"config.json": '{"eos_token_id": [null]}'}, r"config\.json says eos_token_id = \[None\]"),
+        ({"config.json": '{"eos_token_id": -1}'}, r"config\.json says eos_token_id = -1"),
+    ],
+)
+def test_a_broken_file_beside_a_tokenizer_is_named(tmp_path, files, said):
+    letters().save(str(tmp_path / "tokenizer.json"))
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(JobError, match=said) as caught:
+        load_tokenizer(str(tmp_path))
+    assert caught.value.hint
+
+
+def test_a_vocabulary_that_does_not_say_what_it_is(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[UNK]\na\n")
+    with pytest.raises(JobError, match="does not say of which kind of tokenizer it is"):
+        load_tokenizer(str(tmp_path))

@@ -17,6 +17,7 @@ import fsspec
 from ....job.data.patterns import as_glob
 from ....job.model_folder.lfs import HINT, pointer_at
 from ....proto.errors import JobError
+from .saved import shards_of
 
 _POINTER = range(1, 1024)  # bytes of a Git LFS pointer
 
@@ -49,7 +50,8 @@ def _stamp(entry: dict[str, Any]) -> str:
 
 
 def sources_of(kind: str, patterns: Iterable[str]) -> Iterator[Source]:
-    """The files with their full names, each pattern's sorted. JobError: a pattern matches no file, or a storage can't
+    """The files with their full names, each pattern's sorted; those of a folder that the library datasets saved in its
+    own order, if a pattern matches folders alone. JobError: a pattern matches no file, or a storage can't
     be listed."""
     for pattern in patterns:
         try:
@@ -60,6 +62,9 @@ def sources_of(kind: str, patterns: Iterable[str]) -> Iterator[Source]:
         except (OSError, ValueError) as error:
             raise JobError(f"data.{kind}: {pattern}: {error}") from None
         names = sorted(name for name, entry in found.items() if entry["type"] != "directory")
+        if not names:
+            names = [name for folder in sorted(found) for name in shards_of(kind, system, folder)]
+            found |= {name: system.info(name) for name in names}
         if not names:
             raise JobError(f"data.{kind}: there is no file {pattern}")
         for name in names:

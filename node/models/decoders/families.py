@@ -162,8 +162,9 @@ def stored_config(
         )
     try:
         config = transformers.AutoConfig.for_model(**{**values, "model_type": kind})
-    except (TypeError, ValueError, KeyError) as error:
-        raise FarflungError(f"{where} can't be read: {error}", hint="save the model with save_pretrained") from error
+    except Exception as error:  # each class checks its values in its own way
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise FarflungError(f"{where} can't be read: {why}", hint="save the model with save_pretrained") from error
     longest = longest_of(config.to_dict()) or DEFAULT_CONTEXT
     context = context or min(longest, DEFAULT_CONTEXT)
     if context > longest:

@@ -6,6 +6,7 @@ bytes (https://github.com/huggingface/safetensors).
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 from dataclasses import dataclass
@@ -63,6 +64,12 @@ class Source:
             except (KeyError, TypeError, ValueError) as error:
                 raise FarflungError(f"{file} of {self.where} has a damaged header at {tensor}", self.hint) from error
             found[tensor] = Slot(file, dtype, shape, 8 + length + begin, 8 + length + end)
+        places = sorted((slot for slot in found.values() if slot.end > slot.start), key=lambda slot: slot.start)
+        for one, other in itertools.pairwise(places):
+            if other.start < one.end:
+                named = [name for name, slot in found.items() if slot in (one, other)]
+                what = f"{file} of {self.where} has a damaged header: {named[0]} and {named[-1]} are in the same bytes"
+                raise FarflungError(what, self.hint)
         return found
 
     def read(self, slot: Slot, name: str) -> Tensor:
