@@ -289,13 +289,13 @@ def save(options: Any, rows: dict[tuple[float, str], list[dict[str, Any]]]) -> N
         }
         for (rate, system), runs in rows.items()
     ]
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    known = json.loads(options.results.read_text()) if options.results.exists() else {}
     title = f"{options.nodes} nodes"
     entry = known.get(title, {})
     kept = entry["rows"] if {name: entry.get(name) for name in sizes} == sizes else []
     kept = [row for row in kept if (row["rate_mbit"], row["system"]) not in rows]
     known[title] = {**sizes, "rows": sorted([*kept, *new], key=lambda row: (row["rate_mbit"], row["system"]))}
-    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    options.results.write_text(json.dumps(known, indent=1) + "\n")
 
 
 def steps_of(runs: Sequence[dict[str, Any]]) -> float:
@@ -304,8 +304,8 @@ def steps_of(runs: Sequence[dict[str, Any]]) -> float:
 
 def tell(options: Any) -> None:
     """The table of what is known of so many nodes."""
-    print(f"\n{RESULTS}")
-    for row in json.loads(RESULTS.read_text())[f"{options.nodes} nodes"]["rows"]:
+    print(f"\n{options.results}")
+    for row in json.loads(options.results.read_text())[f"{options.nodes} nodes"]["rows"]:
         share = f"{row['median_s'] / row['alone_s']:6.2f} x alone" if row["alone_s"] else ""
         print(f"{row['rate_mbit']:7g} Mbit/s  {row['system']:15} {row['median_s']:7.3f} s  {share}")
 
@@ -353,6 +353,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4, help="sequences of 128 tokens a node and step")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the file that keeps one model's results")
     parser.add_argument("--hivemind-python", help="python of an environment with hivemind")
     options = parser.parse_args()
     if options.what == "steps" and options.steps < LEFT_OUT + 2:

@@ -5,6 +5,7 @@ import threading
 import pytest
 from windows import Windows, facts_of
 
+from farflung.benchmarks.early_rounds import Group, ddp_step_s
 from farflung.job.schema import Job, Updates
 from farflung.node.rounds.round_link import RoundLink
 from farflung.node.state import buckets
@@ -184,3 +185,11 @@ def test_every_bucket_has_a_part_of_each_publisher(monkeypatch):
 def test_only_a_final_gradient_is_offered_early():
     assert is_final("fp32", True) and is_final("bf16", True)
     assert not is_final("fp16", True) and not is_final("fp32", False)
+
+
+def test_the_exchange_hides_behind_the_pass():
+    """On a computed clock: a step of 1 s of four members on links of 1 and 10 Gbit/s, 8 bits an element."""
+    for rate in (1_000.0, 10_000.0):
+        early, late = (Group(4, rate, 1.0, early).step_s() for early in (True, False))
+        assert 1.0 < early < ddp_step_s(4, rate, 1.0) < late
+    assert early < 1.05
