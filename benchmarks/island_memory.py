@@ -1,8 +1,8 @@
 """Main memory that each process of an island takes: ``python -m benchmarks.island_memory [RANKS ...]``.
 
 A node alone trains a few steps of a model of some tens of millions of parameters (``--width``), on the CPU, over gloo.
-Of each process it prints what it has in memory beyond what it had before the place was taken up: resident bytes, and
-its share of pages that several processes have touched (PSS), read while the run is in its last step.
+Of each process it prints what it has in memory in the last but one step beyond what it had after a run of one layer:
+resident bytes, and its share of pages where several processes have touched them (PSS).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -62,38 +63,44 @@ def main() -> None:
 
 def measure(ranks: int, job: Job) -> None:
     """Print a line for each process of an island of so many ranks."""
-    facts = facts_of(samples=100, validation=10, context=16, vocabulary=997, steps=STEPS)
-    plan = Plan((("n0",),), ((0, job.model.layers + 1),), (1,), schedule="1f1b")
     with Island("cpu", ranks) if ranks > 1 else nullcontext() as island:
         if island is not None:
             island.measure()
-        hub = Hub(job, facts)
-        hub.start("n0", Windows(facts), island)
-        processes = (
-            [os.getpid(), *(hand.process.pid for hand in island._hands)] if island is not None else [os.getpid()]
-        )
+        hands = island._hands if island is not None else ()
+        processes = [os.getpid(), *(hand.process.pid for hand in hands)]
+        small = job.model.model_copy(update={"layers": 1})
+        train(job.model_copy(update={"model": small}), island, processes)  # loads all code that a step needs
         before = [memory_of(one) for one in processes]
-        found: list[dict[str, float]] = []
-        stepped = ViewMember.stepped
-
-        def watched(view: ViewMember, step: int) -> None:
-            if step == STEPS - 1:
-                found[:] = [memory_of(one) for one in processes]
-            stepped(view, step)
-
-        ViewMember.stepped = watched  # type: ignore[method-assign]
-        hub.begin(plan, plan.nodes, checkpoint=0)
-        outcome = hub.finish(plan.nodes)
-        ViewMember.stepped = stepped  # type: ignore[method-assign]
-        assert not hub.errors, hub.errors
-        state = hub.trainers["n0"].state
-        assert state is not None
-        weights = sum(section.x.nbytes for section in state.sections.values()) / 1e6
-        print(f"{ranks} ranks, {job.parallel.inside}, {job.updates.mode}: {weights:.0f} MB of weights,", end=" ")
-        print(f"loss {outcome.losses[STEPS]:.4f}")
+        found, weights, loss = train(job, island, processes)
+        print(f"{ranks} ranks, {job.parallel.inside}, {job.updates.mode}: {weights:.0f} MB of weights, loss {loss:.4f}")
         for rank, (old, new) in enumerate(zip(before, found, strict=True)):
             said = ", ".join(f"{kind.upper()} {new[kind] - old[kind]:.0f} MB" for kind in ROLLUP)
             print(f"  rank {rank}: {said}", flush=True)
+
+
+def train(job: Job, island: Island | None, processes: Sequence[int]) -> tuple[list[dict[str, float]], float, float]:
+    """(each process's memory in the last but one step, MB of weights, last loss) of a run."""
+    facts = facts_of(samples=100, validation=10, context=16, vocabulary=997, steps=STEPS)
+    plan = Plan((("n0",),), ((0, job.model.layers + 1),), (1,), schedule="1f1b")
+    hub = Hub(job, facts)
+    hub.start("n0", Windows(facts), island)
+    found: list[dict[str, float]] = []
+    stepped = ViewMember.stepped
+
+    def watched(view: ViewMember, step: int) -> None:
+        if step == STEPS - 1:
+            found[:] = [memory_of(one) for one in processes]
+        stepped(view, step)
+
+    ViewMember.stepped = watched  # type: ignore[method-assign]
+    hub.begin(plan, plan.nodes, checkpoint=0)
+    outcome = hub.finish(plan.nodes)
+    ViewMember.stepped = stepped  # type: ignore[method-assign]
+    assert not hub.errors, hub.errors
+    state = hub.trainers["n0"].state
+    assert state is not None
+    weights = sum(section.x.nbytes for section in state.sections.values()) / 1e6
+    return found, weights, outcome.losses[STEPS]
 
 
 if __name__ == "__main__":
