@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .schema import EVERY, Job
+from .schema import EVERY, INSIDE, Job
 
 AUTO = "auto"
 EVERY_KEY, RECOMPUTE_KEY, MICROBATCH_KEY = "updates.every", "train.recompute", "train.microbatch"
 COUNTS = range(1, EVERY[-1] + 1)
-KINDS: Mapping[str, type] = {EVERY_KEY: int, RECOMPUTE_KEY: bool, MICROBATCH_KEY: int}
+INSIDE_KEY = "parallel.inside"
+KINDS: Mapping[str, type] = {EVERY_KEY: int, RECOMPUTE_KEY: bool, MICROBATCH_KEY: int, INSIDE_KEY: str}
 
 
 def left_open(job: Job) -> tuple[str, ...]:
@@ -22,13 +23,21 @@ def left_open(job: Job) -> tuple[str, ...]:
 
 
 def with_chosen(job: Job, chosen: Mapping[str, Any]) -> Job:
-    """The job with the plan's choices instead of "auto". A job without "auto" is returned as it is."""
+    """The job with the plan's choices instead of "auto". A job without "auto" is returned as it is.
+
+    parallel.inside stays: ``inside_of`` gives the choice.
+    """
     tables: dict[str, Any] = {}
     for key, value in chosen.items():
-        if key in KINDS:
+        if key in KINDS and key != INSIDE_KEY:  # how stages are cut into sections follows from the job alone
             table, _, name = key.partition(".")
             tables[table] = tables.get(table, getattr(job, table)).model_copy(update={name: value})
     return job.model_copy(update=tables) if tables else job
+
+
+def inside_of(job: Job, chosen: Mapping[str, Any]) -> str:
+    """How devices of islands share their stages in a view."""
+    return str(chosen.get(INSIDE_KEY, job.parallel.inside))
 
 
 def every_of(job: Job, chosen: Mapping[str, Any]) -> int:
@@ -64,6 +73,8 @@ def mistakes(job: Job, chosen: Mapping[str, Any]) -> Iterator[str]:
 def _possible(job: Job, key: str, value: Any) -> bool:
     if key == MICROBATCH_KEY:
         return bool(value >= 1 and job.train.batch % value == 0)
+    if key == INSIDE_KEY:
+        return value in INSIDE
     return key != EVERY_KEY or value in COUNTS
 
 

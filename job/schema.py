@@ -153,6 +153,10 @@ class Train(Table):
         return self.batch if self.microbatch == "auto" else self.microbatches
 
 
+INSIDE = ("ddp", "fsdp", "tp", "fsdp+tp")
+"""The ways in which devices of an island share their node's stages, the cheapest first."""
+
+
 class Parallel(Table):
     """``[parallel]``: the cluster's shape. ``min_nodes``: the run starts when this many nodes have joined."""
 
@@ -165,9 +169,9 @@ class Parallel(Table):
         description="gpipe, 1f1b, interleaved (a node has up to 4 stages of its pipeline), auto (1f1b or interleaved)",
     )
     min_nodes: Count = Field(default=1, description="a whole number of nodes")
-    inside: Annotated[Literal["ddp", "fsdp", "tp", "fsdp+tp"], choice("ddp", "fsdp", "tp", "fsdp+tp")] = Field(
+    inside: Annotated[Literal["ddp", "fsdp", "tp", "fsdp+tp", "auto"], choice(*INSIDE, "auto")] = Field(
         default="ddp",
-        description="ddp, fsdp, tp, fsdp+tp: how devices of an island (join --island) share their node's stages",
+        description="ddp, fsdp, tp, fsdp+tp, auto: how devices of an island (join --island) share their node's stages",
     )
 
 

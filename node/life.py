@@ -231,7 +231,8 @@ class Life:
 
     def _tell_of_idle_devices(self, island: Island) -> None:
         microbatch, rows = self._joined.job.train.microbatch, island.rows
-        if isinstance(microbatch, int) and microbatch < rows:
+        known = self._joined.job.parallel.inside != "auto"
+        if known and isinstance(microbatch, int) and microbatch < rows:
             self._say(
                 "notice",
                 f"a microbatch of {microbatch} leaves {island.ranks - microbatch * (island.ranks // rows)} of this "

@@ -40,7 +40,7 @@ class Plan:
     regions: tuple[tuple[str, ...], ...] = ()
     pieces: tuple[int, ...] = ()
     in_flight: tuple[tuple[int, ...], ...] = ()
-    chosen: dict[str, int | bool] = field(default_factory=dict)
+    chosen: dict[str, int | bool | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # A plan written by hand may have lists; with tuples it compares equal to one from the scheduler.
@@ -245,7 +245,7 @@ class Plan:
         )
 
 
-def _plain(value: object) -> int | bool:
-    if not isinstance(value, int):
-        raise TypeError(f"{value!r} is no number and no truth value")
+def _plain(value: object) -> int | bool | str:
+    if not isinstance(value, int | str):
+        raise TypeError(f"{value!r} is no number, no truth value and no word")
     return value

@@ -1,30 +1,71 @@
-"""`farflung plan --memory`: the memory that each node of a plan needs, stage by stage."""
+"""`farflung plan --memory`: the memory that each node of a plan needs, and each device of an island, stage by stage."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ...scheduler.networks.network import Network
 from ...scheduler.plans import Plan
-from ...scheduler.workloads.layers import held_by_stage
+from ...scheduler.workloads.inside import KINDS as WAYS
+from ...scheduler.workloads.inside import grid_of, rank_needs
+from ...scheduler.workloads.layers import beside, held_by_stage
 from ...scheduler.workloads.memory import need_of
 from ...scheduler.workloads.workload import Workload
 from ..screen.units import bytes_text
 
+PARTS = ("parameters", "gathered", "sections", "activations")
 KINDS = ("weights", "frozen", "gradient", "moments", "reference", "errors", "activations", "messages")
 
 
-def memory_of(job: Mapping[str, Any], workload: Workload, made: Plan) -> list[dict[str, Any]]:
+def memory_of(
+    job: Mapping[str, Any], workload: Workload, made: Plan, network: Network | None = None
+) -> list[dict[str, Any]]:
     """For each stage the bytes that one of its nodes holds, by kind, and their sums ``device`` and ``host``; for the
-    node that needs most. ``job``: the job's tables."""
+    node that needs most. ``job``: the job's tables.
+
+    Where ``network`` has islands that hold the stage, ``inside`` is what each device of the largest would hold, for
+    each way in which they may share it: way -> list of records of RankNeed, ``main`` with the messages of rounds.
+    """
     chunks = len(made.stages) // max(1, len(dict.fromkeys(made.pipelines[0])))
     usual = held_by_stage(workload, len(made.stages), max(made.microbatches), chunks)
     found = []
     for stage, layers in enumerate(made.stages):
         held = max(made.in_flight_of(pipeline, stage) or usual[stage] for pipeline in range(len(made.pipelines)))
         need = need_of(job, workload, layers, held, len(made.pipelines), made.update_codec(stage) or "")
-        found.append({"stage": stage, "layers": list(layers), "in_flight": held, **need.record()})
+        one = {"stage": stage, "layers": list(layers), "in_flight": held, **need.record()}
+        ranks = max((network.devices[network.index[name]].ranks for name in made.group(stage)) if network else [1])
+        if ranks > 1:
+            alone = beside(workload, len(made.pipelines))
+            one["inside"] = _inside(alone, layers, held, ranks, need.host)
+        found.append(one)
     return found
+
+
+def _inside(
+    workload: Workload, layers: tuple[int, int], held: int, ranks: int, host: float
+) -> dict[str, list[dict[str, int]]]:
+    found = {}
+    for kind in WAYS:
+        if grid_of(kind, ranks, workload.shares) is not None:
+            needs = rank_needs(workload, layers, held, kind, ranks)
+            first = replace(needs[0], main=needs[0].main + host)
+            found[kind] = [one.record() for one in (first, *needs[1:])]
+    return found
+
+
+def island_rows(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """For a terminal: a header, and for each stage and way two rows, the island's first device and each of the others;
+    empty without islands."""
+    header = ("stage", "inside", "device", *PARTS, "on the device", "in main memory")
+    table: list[tuple[str, ...]] = []
+    for one in found:
+        for kind, needs in (one.get("inside") or {}).items():
+            for name, need in (("first", needs[0]), (f"{len(needs) - 1} others", needs[1])):
+                parts = (bytes_text(need[part]) for part in (*PARTS, "device", "main"))
+                table.append((str(one["stage"]), kind, name, *parts))
+    return [header, *table] if table else []
 
 
 def rows(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:

@@ -22,6 +22,7 @@ from ...scheduler.explaining.predict import indices, predict
 from ...scheduler.networks.catalogue import cluster_of, in_words
 from ...scheduler.networks.network import Network
 from ...scheduler.networks.wishes import speed_for, tokens_of, with_prices
+from ...scheduler.planning.choose_inside import room_of
 from ...scheduler.planning.planner import natural, plan
 from ...scheduler.plans import Plan
 from ...scheduler.published.dtfm import Dtfm
@@ -29,7 +30,7 @@ from ...scheduler.timing.estimate import Estimator
 from ...scheduler.timing.simulated import run as simulate_plan
 from ...scheduler.workloads.codecs import bits_of
 from ...scheduler.workloads.jobs import moment_bytes, paper_workload, workload_of
-from ...scheduler.workloads.settled import as_settled
+from ...scheduler.workloads.settled import INSIDE_KEY, as_settled
 from ...scheduler.workloads.workload import CodecChoice, Workload
 from ..jobs.codecs_of_a_job import check_codec
 from ..screen.events.view_lines import stage_text
@@ -91,6 +92,10 @@ def run(
     made = plan(network, workload, objective=objective, time_limit=time_limit * PLANNING, seed=seed, speed=speed)
     searched = time.monotonic() - began
     workload = as_settled(workload, made)
+    islands = network
+    if workload.insides:
+        network = room_of(network, workload, str(made.chosen.get(INSIDE_KEY, workload.insides[0])))
+        workload = replace(workload, insides=(), auto_inside=False)
     result = describe(network, workload, made)
     result["objective"] = objective
     result["search_s"] = round(searched, 3)
@@ -101,7 +106,7 @@ def run(
     if made.spares and objective == "step":
         result["instead"] = instead(network, workload, made, time_limit - searched, seed)
     if memory:
-        result["memory"] = memory_of(_tables(job), workload, made)
+        result["memory"] = memory_of(_tables(job), workload, made, islands)
     if picture is not None:
         write_picture(network, workload, made, Path(picture))
         result["picture"] = str(picture)

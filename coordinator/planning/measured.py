@@ -22,7 +22,7 @@ from .claims import Claims
 from .counted import Counted
 from .equals import Equals
 from .link_rates import LinkRates
-from .planner import Search, fetch_seconds, island_memory, step_seconds, workload_of
+from .planner import Search, fetch_seconds, memories_of, step_seconds, workload_of
 from .speeds import Speeds
 
 Pair = tuple[str, str]
@@ -158,9 +158,9 @@ class Measured:
         """``others``: the median of what the others claim, 0 where they say nothing. ``nodes``: asked about."""
         found = self.devices.get(name, {})
         tflops = self.claims.believed(name, self.tflops(name) * self.speeds.factor(name, now), [others])
-        memory = island_memory(self.job, found, nodes)
+        memory = memories_of(self.job, found, nodes)
         upload = float(found.get("upload_bps") or 0.0)
-        device = Device(name, memory_bytes=memory if memory > 0 else None, upload=upload if upload > 0 else None)
+        device = Device(name, upload=upload if upload > 0 else None, **memory)
         return replace(device, tflops=tflops) if tflops > 0 else device
 
     def _link(self, source: str, target: str) -> tuple[float, float] | None:

@@ -13,6 +13,7 @@ from ...scheduler import Device, Layer, Network, PlanError, Workload, plan
 from ...scheduler.networks.guesses import confidence_of
 from ...scheduler.plans import Plan
 from ...scheduler.workloads import jobs
+from ...scheduler.workloads.inside import PIECES
 from ...scheduler.workloads.round_copies import USUAL
 from ..membership.questions import Question
 
@@ -45,23 +46,18 @@ def memory_of(job: Job, kind: str, memory: float, nodes: int = 1) -> float:
     return memory * counted / (jobs.WEIGHT_BYTES + moments + messages)
 
 
-def island_memory(job: Job, found: Mapping[str, Any], nodes: int = 1) -> float:
-    """Bytes of memory that a plan may use of the device that a node describes in ``found``; 0: not reported.
-
-    An island whose devices hold rows of parameters has the memory of all of them, as far as main memory has room for
-    the sections, which lie there. Devices that share matrices have some parameters whole on each: they count as one."""
+def memories_of(job: Job, found: Mapping[str, Any], nodes: int = 1) -> dict[str, Any]:
+    """The memory of a device that a node describes in ``found``, as fields of the scheduler's Device: what a plan may
+    use of it, or of each of an island's devices, and of the main memory beside them."""
     kind, memory = str(found.get("kind")), float(found.get("memory_bytes") or 0.0)
-    devices, main = int(found.get("devices") or 1), float(found.get("main_bytes") or 0.0)
-    if kind == "cpu" or devices < 2 or job.parallel.inside == "ddp":
-        return memory_of(job, kind, memory, nodes)
-    rows = {"fsdp": devices, "tp": 1}.get(job.parallel.inside, devices // _columns(devices))
-    together = memory * rows
-    return min(together, memory_of(job, "cpu", main, nodes)) if main > 0 else memory
-
-
-def _columns(devices: int) -> int:
-    """The fewest devices that can share matrices if all devices form equal groups of them."""
-    return next((count for count in range(2, devices) if devices % count == 0), devices)
+    ranks, main = int(found.get("devices") or 1), float(found.get("main_bytes") or 0.0)
+    usable = memory_of(job, kind, memory, nodes)
+    if usable <= 0:
+        return {"memory_bytes": None}
+    beside = memory_of(job, "cpu", main, nodes)
+    if kind == "cpu":  # the pieces of an island's processes take the same memory
+        beside *= 1 - PIECES / (PIECES + jobs.WEIGHT_BYTES + moment_bytes(job))
+    return {"memory_bytes": usable, "ranks": max(1, ranks), "main_bytes": beside if beside > 0 else None}
 
 
 def workload_of(job: Job, facts: Facts) -> Workload:
@@ -79,7 +75,7 @@ def workload_of(job: Job, facts: Facts) -> Workload:
         )
         for one in facts.profile.layers
     ]
-    return jobs.numbers(job.model_dump(), layers, facts.profile.tied, facts.context)
+    return jobs.numbers(job.model_dump(), layers, facts.profile.tied, facts.context, shares=facts.profile.shares)
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
 def inside_mistakes(job: Job) -> Iterator[Mistake]:
     """Keys that can't be used with islands whose devices shard their stages (parallel.inside)."""
     inside = job.parallel.inside
-    if inside == "ddp":
+    if inside in ("ddp", "auto"):  # a plan chooses only what goes with the other keys
         return
     sentence = f'parallel.inside = "{inside}" does not go with'
     if job.model.lora is not None:

@@ -37,6 +37,8 @@ class Profile(BaseModel):
     """Whether the model can keep several documents of a sample apart."""
     balance: float = 0.0
     """Weight of the balance loss of a mixture's routers."""
+    shares: int = 0
+    """The most devices of one node that can share the blocks' matrices, as each divisor of it can; 0: none can."""
     samples: int | None = None
     """Training samples of ``data.build``; None for text."""
     validation_samples: int | None = None

@@ -9,20 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from ..models.stage import StageModel
 from .piece import Piece
 
 
-def cut_rows(model: StageModel, mesh: DeviceMesh, cut: Mapping[str, Piece] | None = None) -> dict[str, Piece]:
+def cut_rows(
+    model: StageModel, mesh: DeviceMesh, cut: Mapping[str, Piece] | None = None, *, half: bool = False
+) -> dict[str, Piece]:
     """Cut a stage's parameters in place over the ranks of ``mesh`` (of one dimension). Each layer is an FSDP unit, and
     so is each module outside of the layers.
 
     ``cut``: the pieces whose matrices the ranks of a row share already. Returns this rank's pieces by the parameters'
-    names. Afterwards ``model`` has the parameters outside of its layers under other names.
+    names. ``half``: passes run under autocast in bf16; then layers are gathered in bf16, or each pass in flight would
+    keep autocast's copies of whole matrices. Afterwards ``model`` has the parameters outside of its layers under other
+    names.
     """
     cut = cut or {}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -40,7 +45,8 @@ def cut_rows(model: StageModel, mesh: DeviceMesh, cut: Mapping[str, Piece] | Non
     ]
     _let_go(model, computing)
     for unit in [*_units(outside), *([layer] for layer in model.inner)]:
-        fully_shard(unit if len(unit) > 1 else unit[0], mesh=mesh, reshard_after_forward=True)
+        policy = _policy(unit, half)
+        fully_shard(unit if len(unit) > 1 else unit[0], mesh=mesh, reshard_after_forward=True, mp_policy=policy)
     model.outside = nn.ModuleList(outside)  # FSDP's root is the stage, so its units must be submodules
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
     found = {}
@@ -49,6 +55,14 @@ def cut_rows(model: StageModel, mesh: DeviceMesh, cut: Mapping[str, Piece] | Non
         dim, summed = (None, False) if before is None else (before.dim, before.summed)
         found[name] = Piece(getattr(module, own), dim, summed)
     return found
+
+
+def _policy(unit: Sequence[nn.Module], half: bool) -> MixedPrecisionPolicy:
+    """In which precision a unit is gathered. Sums over ranks are in fp32. An embedding stays in fp32, as it does under
+    autocast: it begins the hidden state."""
+    if not half or any(isinstance(module, nn.Embedding) for module in unit):
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
 
 
 def _let_go(model: StageModel, computing: Iterable[nn.Module]) -> None:

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...compress import CodecError
-from ...job.chosen import RECOMPUTE_KEY
+from ...job.chosen import inside_of, with_chosen
 from ...job.data.facts import Facts
 from ...job.schema import Job
 from ...proto.control_pb2 import Device
@@ -163,12 +163,14 @@ class Island:
                 "model.subspace does not run on several devices of one node yet",
                 hint="join with each device as a node of its own: --device cuda:0, --device cuda:1, ...",
             )
-        self._inside, self._definition, self.rows = job.parallel.inside, None, self.ranks
-        if self._inside != "ddp":
+        self._definition, self.rows = None, self.ranks
+        if job.parallel.inside != "ddp":
             self._definition = model_of(job, facts, fetch, allow_code)
+        if job.parallel.inside not in ("ddp", "auto"):
+            assert self._definition is not None
             from .sharding import check_inside  # torch.distributed.tensor takes a second to load
 
-            self.rows = check_inside(self._definition, self._inside, self.ranks).rows
+            self.rows = check_inside(self._definition, job.parallel.inside, self.ranks).rows
         self.shards = None
         self._job, self._allow_code = job, allow_code
         config = fetch(PREFIX + CONFIG).decode() if job.model.pretrained is not None else ""
@@ -179,10 +181,12 @@ class Island:
     def place(self, plan: Plan, name: str, frozen: Sequence[Tensor] = (), sections: Sequence[Section] = ()) -> None:
         """Build the stages that the plan gives the node ``name`` on all hands, with these ``frozen`` weights.
         ``sections``: those of the node, in shared memory, if the ranks hold pieces of the parameters."""
-        if self._definition is not None:
-            self._place_shards(self._definition, plan, name, sections)
-            self._renew = partial(self._place_shards, self._definition, plan, name, ())
+        job = with_chosen(self._job, plan.chosen)
+        if self._definition is not None and inside_of(job, plan.chosen) != "ddp":
+            self._place_shards(self._definition, job, plan, name, sections)
+            self._renew = partial(self._place_shards, self._definition, job, plan, name, ())
             return
+        self.shards = None
         self._tell_place(plan, name)
         self._answers()
         if frozen:
@@ -205,14 +209,15 @@ class Island:
                 words = {"do": "place", "tensors": [], "rooms": [one.size for one in shared], **told}
                 say(hand.connection, words, [one.file for one in shared])
 
-    def _place_shards(self, definition: ModelDefinition, plan: Plan, name: str, sections: Sequence[Section]) -> None:
+    def _place_shards(
+        self, definition: ModelDefinition, job: Job, plan: Plan, name: str, sections: Sequence[Section]
+    ) -> None:
         self._tell_place(plan, name, [section.room for section in sections if section.room is not None])
         self.shards, self.spoiled = None, False  # before the next take its memory
         try:
             from .sharding import ShardedStages
 
-            self.shards = ShardedStages(definition, self._inside, plan, name, self._meshes)
-            self.shards.obey(plan.chosen.get(RECOMPUTE_KEY))
+            self.shards = ShardedStages(definition, job, plan, name, self._meshes)
             optimizer = make_optimizer(self._job, self._allow_code)
             if sections:
                 self.kept = RankSections(sections, optimizer, 0, self.ranks)

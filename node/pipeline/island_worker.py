@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...job.chosen import RECOMPUTE_KEY
+from ...job.chosen import inside_of, with_chosen
 from ...job.data.facts import Facts
 from ...job.schema import Job
 from ...scheduler import Plan
@@ -109,15 +109,16 @@ class Hand:
         torch.set_num_threads(words["threads"])
         plan, name = Plan.from_json(words["plan"]), words["name"]
         self._passes.clear()
-        if self._job.parallel.inside != "ddp":
-            self._shards = None  # before the next take its memory
+        job = with_chosen(self._job, plan.chosen)
+        if inside_of(job, plan.chosen) != "ddp":
+            self._shards = self._state = None  # before the next take its memory
             from .sharding import ShardedStages
 
-            self._shards = ShardedStages(self._definition, self._job.parallel.inside, plan, name, self._meshes)
-            self._shards.obey(plan.chosen.get(RECOMPUTE_KEY))
+            self._shards = ShardedStages(self._definition, job, plan, name, self._meshes)
             if words["rooms"]:
                 self._kept = self._sections(plan, name, words)
             return {"bytes": self._shards.bytes_held, "kept": self._kept.bytes_kept}, None
+        self._shards = None
         if self._state is None or not self._state.same_place(self._definition, plan, name):
             self._state = None  # before the next takes its memory
             self._state = StageState(self._definition, self._job, plan, name, SGD(0.0, 0.0), self.device)

@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from ...job.chosen import inside_of
+from ...job.schema import Job
 from ...proto.errors import FarflungError
 from ...scheduler import Plan
 from ..ipc.arena import release_freed_memory
@@ -40,7 +42,9 @@ class ShardedStages:
         FarflungError: the model has parameters that cannot be cut.
     """
 
-    def __init__(self, definition: ModelDefinition, inside: str, plan: Plan, name: str, meshes: Meshes) -> None:
+    def __init__(self, definition: ModelDefinition, job: Job, plan: Plan, name: str, meshes: Meshes) -> None:
+        """``job``: with the plan's choices."""
+        inside, half = inside_of(job, plan.chosen), job.train.precision == "bf16"
         self.grid = check_inside(definition, inside, dist.get_world_size())
         self._rank, self._device = dist.get_rank(), torch.device(meshes.kind)
         mesh = meshes.of(self.grid)
@@ -50,14 +54,10 @@ class ShardedStages:
         for stage in stages:
             # On a CPU untouched memory has no pages, so no rank ever holds the whole stage.
             model = definition.build(*plan.stages[stage])
+            model.recompute = job.train.recompute is True
             _move_tables(model, self._device)
-            self._pieces.update(_cut(definition, inside, model, mesh))
+            self._pieces.update(_cut(definition, inside, model, mesh, half=half))
             self.models.append(model)
-
-    def obey(self, recompute: int | None) -> None:
-        """``recompute``: the plan's choice whether activations are recomputed; None: the job decides."""
-        for model in self.models if recompute is not None else ():
-            model.recompute = bool(recompute)
 
     @property
     def bytes_held(self) -> int:
@@ -118,8 +118,10 @@ def check_inside(definition: ModelDefinition, inside: str, ranks: int) -> Grid:
     return grid_of(inside, ranks, shares_of(definition.config))
 
 
-def _cut(definition: ModelDefinition, inside: str, model: StageModel, mesh: DeviceMesh) -> dict[str, Piece]:
-    """Cut a stage's parameters in place. Returns this rank's pieces by name."""
+def _cut(
+    definition: ModelDefinition, inside: str, model: StageModel, mesh: DeviceMesh, *, half: bool
+) -> dict[str, Piece]:
+    """Cut a stage's parameters in place. Returns this rank's pieces by name. ``half``: passes compute in bf16."""
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad or not parameter.dim():
             why = "is a single number" if parameter.requires_grad else "does not train"
@@ -128,10 +130,10 @@ def _cut(definition: ModelDefinition, inside: str, model: StageModel, mesh: Devi
                 'write inside = "ddp" under [parallel]',
             )
     if inside == FSDP:
-        return cut_rows(model, mesh[ROWS])
+        return cut_rows(model, mesh[ROWS], half=half)
     assert isinstance(definition, LanguageModel)
     pieces = cut_matrices(model, mesh[COLUMNS], matrix_plan(definition.config))
-    return cut_rows(model, mesh[ROWS], pieces) if inside == BOTH else pieces
+    return cut_rows(model, mesh[ROWS], pieces, half=half) if inside == BOTH else pieces
 
 
 def _move_tables(model: StageModel, device: torch.device) -> None:

@@ -174,6 +174,12 @@ class StageState:
             found.setdefault(name, {})[prefix] = values
         return found
 
+    def is_on(self, device: torch.device, shared: bool) -> bool:
+        """Whether the sections lie on a device of this type, and in shared memory or not: both follow from the plan's
+        ``parallel.inside``."""
+        found = {(section.x.device.type, section.room is not None) for section in self.sections.values()}
+        return found <= {(device.type, shared)}
+
     def same_place(self, definition: ModelDefinition, plan: Plan, node: str) -> bool:
         """Whether the plan gives this node exactly the layers and sections that it holds."""
         if node not in plan.nodes:

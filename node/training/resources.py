@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ...job.chosen import inside_of
 from ...job.data.facts import Facts
 from ...job.schema import Job
+from ...scheduler import Plan
 from ..context import NodeContext
 from ..data.dataset import Dataset, tokens_size
 from ..device.limits import Owner
@@ -61,13 +63,13 @@ class Resources:
     """The rests that this node keeps beside checkpoints; None: it keeps none."""
     idle: IdleUpdates = field(default_factory=IdleUpdates)
 
-    def keeps_on(self, context: NodeContext) -> torch.device:
+    def keeps_on(self, context: NodeContext, plan: Plan) -> torch.device:
         """The device of a node's sections: the CPU if an island's devices hold pieces of the parameters."""
-        return torch.device("cpu") if self.in_pieces(context) else context.device
+        return torch.device("cpu") if self.in_pieces(context, plan) else context.device
 
-    def in_pieces(self, context: NodeContext) -> bool:
+    def in_pieces(self, context: NodeContext, plan: Plan) -> bool:
         """Whether an island's devices hold pieces of the parameters, and its ranks the sections."""
-        return self.island is not None and context.job.parallel.inside != "ddp"
+        return self.island is not None and inside_of(context.job, plan.chosen) != "ddp"
 
     @property
     def ranks(self) -> Island | None:

@@ -1,4 +1,5 @@
-"""A cluster in words: ``8xH100@oregon 4x4090@home:200mbit/20mbit`` instead of a file.
+"""A cluster in words: ``8xH100@oregon 4x4090@home:200mbit/20mbit`` instead of a file. ``2x8x4090@rack`` is two boxes of
+eight cards, each one node.
 
 What a card computes is 40 % of what its data sheet says for dense bf16 (fp16 where it has no bf16), which is what good
 training code reaches; a run measures its own. Prices are usual ones of rented cards in 2025, for comparisons; for other
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy
 
 from ..errors import PlanError
-from .devices import Device
+from .devices import MOST_CARDS, Device
 from .network import Network
 
 REACHED = 0.4
@@ -52,7 +53,7 @@ CARDS: dict[str, Card] = {
 }
 """Name -> card."""
 
-_WORD = re.compile(r"(?:(\d+)x)?([A-Za-z0-9-]+)@([\w.-]+?)(?::([^:]+))?")
+_WORD = re.compile(r"(?:(\d+)x)?(?:(\d+)x)?([A-Za-z0-9-]+)@([\w.-]+?)(?::([^:]+))?")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g)bit", re.IGNORECASE)
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9}
 
@@ -75,7 +76,7 @@ def cluster_of(text: str) -> Network:
         found = _WORD.fullmatch(word)
         if found is None:
             raise PlanError(f"{word!r} is not COUNTxCARD@PLACE:DOWN/UP, as in 4x4090@home:200mbit/20mbit")
-        count, name, place, line = found.groups()
+        count, cards, name, place, line = found.groups()
         card = CARDS.get(name.upper())
         if card is None:
             near = difflib.get_close_matches(name.upper(), CARDS, 1, 0.4)
@@ -88,9 +89,13 @@ def cluster_of(text: str) -> Network:
             if len(rates) > 2:
                 raise PlanError(f"{word!r}: a line is DOWN/UP, as in 200mbit/20mbit")
             down[place], up[place] = rates[0], rates[-1]
+        ranks = int(cards or 1)
+        if not 1 <= ranks <= MOST_CARDS:
+            raise PlanError(f"{word!r}: a box has 1 to {MOST_CARDS} cards")
+        shown, each = (name, card.peak * REACHED) if ranks == 1 else (f"{ranks}x{name}", ranks * card.peak * REACHED)
         first = sum(device.region == place for device in devices)
         devices += [
-            Device(f"{place}/{at}-{name}", place, card.peak * REACHED, card.memory * 1e9, price=card.price)
+            Device(f"{place}/{at}-{shown}", place, each, card.memory * 1e9, price=ranks * card.price, ranks=ranks)
             for at in range(first, first + int(count or 1))
         ]
     home = numpy.array([device.region for device in devices])

@@ -13,7 +13,7 @@ import numpy
 
 from ..errors import PlanError
 from .blocks import Blocks
-from .devices import DEFAULT_TFLOPS, Device, Matrix
+from .devices import DEFAULT_TFLOPS, MOST_CARDS, Device, Matrix
 from .files import load_json
 
 if sys.version_info >= (3, 11):
@@ -40,6 +40,8 @@ DEVICE_KEYS = (
     "region",
     "tflops",
     "memory_gb",
+    "cards",
+    "main_memory_gb",
     "upload_gbps",
     "download_gbps",
     "price_per_hour",
@@ -182,6 +184,9 @@ def _device(entry: Any, position: int, regions: list[str], where: str) -> Device
         return float(value) * unit
 
     tflops = number("tflops", 1.0)
+    cards = entry.get("cards", 1)
+    if isinstance(cards, bool) or not isinstance(cards, int) or not 1 <= cards <= MOST_CARDS:
+        raise PlanError(f"{where}: cards of device {position} must be a whole number from 1 to {MOST_CARDS}")
     return Device(
         name=str(entry.get("name", f"{region}/{position}")),
         region=region,
@@ -191,6 +196,8 @@ def _device(entry: Any, position: int, regions: list[str], where: str) -> Device
         download=number("download_gbps", 1e9),
         price=number("price_per_hour", 1.0),
         evictions=number("evictions_per_hour", 1.0) or 0.0,
+        ranks=cards,
+        main_bytes=number("main_memory_gb", 1e9),
     )
 
 

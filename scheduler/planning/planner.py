@@ -19,6 +19,7 @@ from ..timing.estimate import Estimator
 from ..workloads.jobs import workload_of
 from ..workloads.settled import as_settled, is_open, settled
 from ..workloads.workload import Workload
+from .choose_inside import plan_inside
 from .choose_settings import plan_settings
 from .cost import plan_cost
 from .finish import finish
@@ -59,6 +60,22 @@ def plan(
         if not ordered.written_out:
             raise PlanError(f"the objective dtfm is for up to {WRITTEN_OUT} devices: there are {len(ordered)}")
         return plan_dtfm(ordered, settled(workload), deadline, seed)
+    if workload.insides:
+
+        def once(joined: Network, one: Workload, seconds: float, before: Plan | None) -> Plan:
+            return plan(
+                joined,
+                one,
+                objective=objective,
+                time_limit=seconds,
+                seed=seed,
+                current=before,
+                stay=stay,
+                speed=speed,
+                near=near,
+            )
+
+        return plan_inside(ordered, workload, once, time_limit, current)
     if is_open(workload):
         fixed = partial(plan, ordered, seed=seed, current=current, stay=stay)
         limit = time_limit / 2 if objective == "cost" else time_limit

@@ -28,6 +28,8 @@ llama."""
 DEFAULT_CONTEXT = 1024
 """Tokens of a sample of a pretrained model where the job has no context; the model's longest context where that is
 shorter."""
+CUT = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3", "granite"})
+"""Families whose blocks' matrices devices of one node may share; a run asks `transformers` about every family."""
 LORA_TARGETS = {"gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"], "gpt_neox": ["query_key_value"]}
 """The matrices that get adapters where a job names none: the defaults of `peft`."""
 
@@ -40,6 +42,7 @@ class Shape:
     context's. biases: whether queries, keys and values of a llama have biases (Qwen2). experts: number in each block;
     each is an MLP of width ``inner``, and a token goes to ``experts_used`` of them. shared_inner: the width of the MLP
     that all tokens go through. subspace: how many coordinates of the hidden state blocks write and send, None for all.
+    named: the family by its own name.
     """
 
     family: str
@@ -58,6 +61,7 @@ class Shape:
     experts_used: int = 1
     shared_inner: int = 0
     subspace: int | None = None
+    named: str = ""
 
     @property
     def tied(self) -> bool:
@@ -200,6 +204,11 @@ def pair_layers(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     )
 
 
+def shares_of(shape: Shape) -> int:
+    """The most devices that can share the matrices of a block, and each divisor of it can, too; 0: none can."""
+    return math.gcd(shape.heads, shape.kv_heads or shape.heads, shape.inner_width) if shape.named in CUT else 0
+
+
 def block_matrices(shape: Shape) -> dict[str, list[tuple[int, int]]]:
     """Name -> (inputs, outputs) of each matrix of a block with this name."""
     width, inner = shape.width, shape.inner_width
@@ -271,4 +280,5 @@ def shape_of(content: Mapping[str, Any], context: int | None = None, vocabulary:
         experts_used=min(experts, size(1, "num_experts_per_tok")),
         shared_inner=shared,
         subspace=content.get("subspace") or None,
+        named=named,
     )

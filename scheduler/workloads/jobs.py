@@ -14,7 +14,8 @@ from typing import Any
 from ..errors import PlanError
 from ..networks.files import load_json
 from .codecs import BLOCK, SUMMED, bits_of
-from .decoders import Shape, adapter_layers, decoder_layers, pair_layers, shape_of
+from .decoders import Shape, adapter_layers, decoder_layers, pair_layers, shape_of, shares_of
+from .inside import kinds_of
 from .ladder import intervals, link_choices, wire_codec, workload_fields
 from .round_copies import USUAL, error_copies, message_copies, pattern_of
 from .workload import EVERY, Layer, Size, Workload
@@ -70,13 +71,13 @@ def workload_of(job: Mapping[str, Any], folder: Path | str = ".", vocabulary: in
     layers = adapter_layers(shape, _table(model, "lora"), precision) if adapters else decoder_layers(shape, precision)
     if adapters and train.get("task") == "dpo":
         layers = pair_layers(layers)
-    return numbers(job, layers, tied=shape.tied and not adapters, tokens=shape.context)
+    return numbers(job, layers, tied=shape.tied and not adapters, tokens=shape.context, shares=shares_of(shape))
 
 
-def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens: int) -> Workload:
+def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens: int, *, shares: int = 0) -> Workload:
     """The workload of a job's tables and its model's layers; missing keys have the defaults of a run.
 
-    tied: whether the first and the last layer share a matrix that trains. tokens: of a sample.
+    tied: whether the first and the last layer share a matrix that trains. tokens: of a sample. shares: see Workload.
     """
     train, parallel = _table(job, "train"), _table(job, "parallel")
     updates, activations = _table(job, "updates"), _table(job, "activations")
@@ -139,6 +140,9 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
         critical_batch=None if train.get("critical_batch") is None else _whole(train, "critical_batch", 1),
         tied=tied,
         tokens_per_sample=max(1, tokens),
+        insides=kinds_of(job, shares),
+        auto_inside=parallel.get("inside") == AUTO,
+        shares=shares,
     )
 
 

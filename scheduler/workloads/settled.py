@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from ..plans import Plan
 from .workload import Workload
 
 EVERY_KEY, RECOMPUTE_KEY, MICROBATCH_KEY = "updates.every", "train.recompute", "train.microbatch"
+INSIDE_KEY = "parallel.inside"
 """Keys of the job under which Plan.chosen has the plan's choice."""
 
 
@@ -65,15 +65,16 @@ def as_settled(workload: Workload, plan: Plan) -> Workload:
     """The workload with the plan's choices for the job's open keys."""
     if not is_open(workload):
         return workload
-    chosen: Mapping[str, int | bool] = plan.chosen
+    chosen = plan.chosen
     again = chosen.get(RECOMPUTE_KEY)
     schedule = plan.schedule if plan.schedule in workload.schedules else None
+    every, size = chosen.get(EVERY_KEY), chosen.get(MICROBATCH_KEY)
     return settled(
         workload,
-        chosen.get(EVERY_KEY),
+        None if every is None else int(every),
         schedule,
         None if again is None else bool(again),
-        chosen.get(MICROBATCH_KEY),
+        None if size is None else int(size),
     )
 
 

@@ -101,7 +101,9 @@ class Workload:
     overlap. intervals, schedules, auto_recompute, sizes: what the job leaves to the plan (planning/choose_settings.py):
     the numbers of steps between rounds, rarer ones last; the schedules, the plainest first; whether forwards are
     computed again; the microbatches, smaller ones first. critical_batch: samples, from the job, or None; see
-    ``counts``. chosen: (key of the job, the value chosen for it).
+    ``counts``. chosen: (key of the job, the value chosen for it). insides: the ways in which devices of one node may
+    share a stage, the cheapest first; empty: nodes are single devices, or their memory is that of all. auto_inside: the
+    plan chooses among them. shares: devices may share the blocks' matrices if their number divides this; 0: they can't.
     """
 
     layers: tuple[Layer, ...]
@@ -136,7 +138,10 @@ class Workload:
     auto_recompute: bool = False
     sizes: tuple[Size, ...] = ()
     critical_batch: int | None = None
-    chosen: tuple[tuple[str, int | bool], ...] = ()
+    chosen: tuple[tuple[str, int | bool | str], ...] = ()
+    insides: tuple[str, ...] = ()
+    auto_inside: bool = False
+    shares: int = 0
 
     def __post_init__(self) -> None:
         if not self.layers:

@@ -61,6 +61,7 @@ def plan(
     memory: Annotated[bool, typer.Option("--memory", help="Show the memory that a node of each stage needs.")] = False,
 ) -> None:
     """Predict a cluster's speed, and what each device would do."""
+    from ...planning.memory import island_rows
     from ...planning.memory import rows as memory_rows
     from ...planning.plan import run as search
     from ...planning.plan import table as rows_of
@@ -90,3 +91,6 @@ def plan(
         header, *held = memory_rows(made["memory"])
         output.say()
         table(output, header, held)
+        if devices := island_rows(made["memory"]):
+            output.say()
+            table(output, devices[0], devices[1:])

@@ -39,6 +39,15 @@ def shares_of(config: Any) -> int:
     return math.gcd(*_sizes(config).values())
 
 
+def can_share(config: Any) -> int:
+    """As ``shares_of``; 0 if the family's matrices cannot be cut."""
+    try:
+        matrix_plan(config)
+    except FarflungError:
+        return 0
+    return shares_of(config)
+
+
 def check_heads(config: Any, ranks: int) -> None:
     """FarflungError if ``ranks`` devices do not divide the number of heads, of key heads, and the MLP's inner width."""
     bad = [f"{count} {name}" for name, count in _sizes(config).items() if count % ranks]

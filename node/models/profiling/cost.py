@@ -26,6 +26,7 @@ from ....scheduler.workloads.decoders import FORMULAS, decoder_layers, shape_of
 from ....scheduler.workloads.workload import Layer
 from ..builds import SequentialModel, build_data
 from ..decoders.families import DEFAULT_CONTEXT
+from ..decoders.matrix_plan import can_share
 from ..definition import LanguageModel, ModelDefinition
 from ..factory import model_of
 from ..lora import LoraModel
@@ -71,6 +72,7 @@ def profile(job: Job, vocabulary: int | None) -> Profile:
         family=definition.family,
         documents=not isinstance(definition, LanguageModel) or definition.anatomy.documents,
         balance=definition.balance if isinstance(definition, LanguageModel) else 0.0,
+        shares=can_share(definition.config) if type(definition) is LanguageModel else 0,
         samples=len(data[0][0]) if data else None,
         validation_samples=len(data[1][0]) if data else None,
         own=own_code(job, definition, data if job.data.where == "coordinator" else None),

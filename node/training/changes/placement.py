@@ -46,10 +46,13 @@ class Placement:
         """The state of this node's place: the present one if the place is the same, else a new one, filled."""
         context, loading = self._context, self._loader.loading
         begun = [loading.state] if loading is not None else []  # an interrupted load of the same checkpoint
-        new = next((one for one in held if one.same_place(context.definition, plan, context.name)), None)
+        resources = self._holdings.resources
+        keeps_on, shared = resources.keeps_on(context, plan), resources.in_pieces(context, plan)
+        held_there, begun_there = ([one for one in states if one.is_on(keeps_on, shared)] for states in (held, begun))
+        new = next((one for one in held_there if one.same_place(context.definition, plan, context.name)), None)
         if new is not None:
             return new
-        new = next((one for one in begun if one.same_place(context.definition, plan, context.name)), None)
+        new = next((one for one in begun_there if one.same_place(context.definition, plan, context.name)), None)
         new = new or self.take_up(plan, context.name, [*held, *begun], view)
         self._loader.load(context, new, held, view)
         if context.name in view.restores:
@@ -69,8 +72,8 @@ class Placement:
             plan,
             place,
             resources.optimizer,
-            resources.keeps_on(context),
-            shared=resources.in_pieces(context),
+            resources.keeps_on(context, plan),
+            shared=resources.in_pieces(context, plan),
         )
         self.base.load(context, new, held, view)
         return new

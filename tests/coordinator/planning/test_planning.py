@@ -3,7 +3,7 @@
 import pytest
 from planners import planner_of
 
-from farflung.coordinator.planning.planner import fit_shape, island_memory, memory_of, wanted_nodes, workload_of
+from farflung.coordinator.planning.planner import fit_shape, memories_of, memory_of, wanted_nodes, workload_of
 from farflung.job.data.facts import Facts, LayerProfile, Profile
 from farflung.job.schema import Job
 from farflung.scheduler import Device, PlanError
@@ -53,17 +53,15 @@ def test_memory_of_moments():
 
 
 def test_memory_of_islands():
-    plain, rows, heads = (
-        job().model_copy(update={"parallel": job().parallel.model_copy(update={"inside": inside})})
-        for inside in ("ddp", "fsdp", "tp")
-    )
     cards = {"kind": "cuda", "memory_bytes": "8000000000", "devices": 4, "main_bytes": "512000000000"}
-    assert [island_memory(one, cards) for one in (plain, rows, heads)] == [8e9, 32e9, 8e9]
-    little = {**cards, "main_bytes": 16e9}  # the sections lie there
-    assert island_memory(rows, little) == memory_of(rows, "cpu", 16e9) <= 16e9 and island_memory(plain, little) == 8e9
-    of_one = {"kind": "cuda", "memory_bytes": 8e9}
-    assert island_memory(rows, of_one) == 8e9 == island_memory(rows, {**cards, "main_bytes": 0})
-    assert island_memory(rows, {}) == 0
+    found = memories_of(job(), cards)
+    assert found == {"memory_bytes": 8e9, "ranks": 4, "main_bytes": memory_of(job(), "cpu", 512e9)}
+    assert memories_of(job(), cards, 8)["main_bytes"] < found["main_bytes"]  # messages of rounds lie there too
+    of_one = memories_of(job(), {"kind": "cuda", "memory_bytes": 8e9})
+    assert of_one == {"memory_bytes": 8e9, "ranks": 1, "main_bytes": None}
+    assert memories_of(job(), {}) == {"memory_bytes": None}
+    processes = memories_of(job(), {**cards, "kind": "cpu"})
+    assert processes["main_bytes"] == pytest.approx(found["main_bytes"] * 2 / 3)  # their pieces lie there too
 
 
 def test_masked_updates_wait_for_three_pipelines():

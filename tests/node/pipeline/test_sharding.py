@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from dataclasses import replace
 from multiprocessing import Pipe
 from types import SimpleNamespace
 
@@ -36,6 +37,8 @@ CASES = {
     "fewer samples than ranks": (job_of(microbatch=1), Plan((("n0",),), ((0, 3),), (12,))),
     "last of two": (job_of("llama"), TWO_STAGES),
     "middle, recompute": (job_of(recompute=True), MIDDLE),
+    "a plan's choice": (job_of(inside="auto"), replace(ONE_STAGE, chosen={"parallel.inside": "fsdp"})),
+    "a plan's other choice": (job_of(inside="auto"), replace(ONE_STAGE, chosen={"parallel.inside": "ddp"})),
     "with a node of one device": (job_of(), GROUP),
     "matrices, two stages": (job_of("llama", "tp"), TWO_STAGES),
     "matrices, tied, recompute": (job_of("qwen3", "tp", recompute=True, model={"tie": True, "kv_heads": 2}), ONE_STAGE),

@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from allocated import peak_of
 from windows import facts_of
 
 from farflung.job.schema import Job
@@ -61,18 +62,6 @@ def test_the_calculator_is_right(family, mode, stage, held, train):
 
     need = need_of(job.model_dump(), workload_of(job.model_dump(), vocabulary=VOCABULARY), stages[place], held, 1)
     assert need.device == pytest.approx(peak_of(step), rel=0.05)
-
-
-def peak_of(run) -> int:
-    """The most bytes that torch has allocated at a time while ``run`` runs, beyond those from before."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as found:
-        run()
-    events = [one for one in found.profiler.kineto_results.events() if one.name() == "[memory]"]
-    held = most = 0
-    for event in sorted(events, key=lambda one: one.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return most
 
 
 def test_errors_and_messages_by_mode():
