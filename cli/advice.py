@@ -8,18 +8,10 @@ from typing import Any
 
 from ..scheduler.workloads.codecs import bits_of
 from ..scheduler.workloads.ladder import ladder
+from ..scheduler.workloads.losses import Loss, loss_of
 
 RARE = 20
 """The numbers of steps between rounds that are tried where the link is too slow for a round in each step."""
-COSTS = {
-    ("gradient", "none"): "none",
-    ("gradient", "int8"): "+0.04 %",
-    ("delta", "none"): "+1.5 % (local steps on parts of the batch)",
-    ("delta", "cocktail:random=0.1,top=0.2,bits=4"): "+4.4 % (of it +1.5 % by local steps)",
-    ("delta", "cocktail:random=0.1,top=0.1,bits=4"): "+5.0 % (of it +1.5 % by local steps)",
-}
-"""Validation loss compared with one optimiser on the whole batch, as measured in docs/quality.md: for 124,672
-parameters; not measured for larger models."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +27,12 @@ class Choice:
     @property
     def cost(self) -> str:
         """The cost in loss, in words, where it was measured."""
-        known = COSTS.get((self.mode, self.codec)) if self.every == 1 else None
-        return known or "not measured"
+        return self.measured.words if self.measured else "not measured"
+
+    @property
+    def measured(self) -> Loss | None:
+        """The cost in loss compared with one optimiser on the whole batch, and where it is from."""
+        return loss_of(self.mode, self.every, self.codec)
 
 
 def choices(parameters: int, members: int, rate: float) -> list[Choice]:
@@ -67,10 +63,13 @@ def sentence(best: Choice | None, last: Choice, step: float) -> str:
             f"No codec hides behind a step of {step:g} s: even {last.codec} every {last.every} steps takes "
             f"{last.seconds:.3g} s a round. Use a larger batch or a faster link, or larger numbers for updates.every."
         )
+    known = best.measured
+    cost = f"{known.words} ({known.source}); larger models were not measured" if known else "that was not measured"
     rare, steps = (f", every = {best.every}", f"{best.every} steps") if best.every > 1 else ("", "a step")
     return (
         f'[updates] mode = "{best.mode}", codec = "{best.codec}"{rare}: the least lossy whose round '
-        f"({best.seconds:.3g} s) hides behind {steps} of {step:g} s. In loss: {best.cost}. "
+        f"({best.seconds:.3g} s) hides behind {steps} of {step:g} s. In loss, compared with one optimiser on the whole "
+        f"batch: {cost}. "
         'With codec = "auto" the plan of each view chooses like this for each group, by its measured links.'
     )
 
@@ -93,6 +92,7 @@ def advise(
             "round_seconds": one.seconds,
             "hides": one.seconds <= step * one.every,
             "loss": one.cost,
+            "loss_from": one.measured.source if one.measured else None,
         }
         for one in found
     ]

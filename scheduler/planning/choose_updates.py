@@ -21,6 +21,7 @@ from ..plans import Plan
 from ..timing.candidate import Candidate
 from ..timing.estimate import Cut, Estimator
 from ..timing.exchange import rounds_of
+from ..workloads.losses import loss_of
 from ..workloads.workload import Workload
 
 HIDDEN = 0.02
@@ -32,13 +33,16 @@ FULL = 0.8
 @dataclass(frozen=True)
 class UpdateChoice:
     """The codecs and the overlap that the plan chooses. For each position's group: codecs, its codec; bits, on the wire
-    for each parameter; seconds, of its round. hidden: seconds of compute between a round's beginning and its end."""
+    for each parameter; seconds, of its round. hidden: seconds of compute between a round's beginning and its end.
+    mode, every: of the workload."""
 
     codecs: tuple[str, ...]
     bits: tuple[float, ...]
     overlap: int
     seconds: tuple[float, ...]
     hidden: float
+    mode: str
+    every: int
 
     @property
     def why(self) -> str:
@@ -48,9 +52,17 @@ class UpdateChoice:
         worst = max(range(len(self.seconds)), key=lambda at: self.seconds[at])
         words = f"updates go as {self.codecs[worst]} with overlap {self.overlap}: a round of stage {worst} is expected "
         if not self.overlap:
-            return words + f"to take {self.seconds[worst]:.3g} s, and nothing hides it"
+            return words + f"to take {self.seconds[worst]:.3g} s, and nothing hides it{self._cost(worst)}"
         short = ", more than it may with any codec of the ladder" if self.seconds[worst] > self.hidden else ""
-        return words + f"to take {self.seconds[worst]:.3g} s of the {self.hidden:.3g} s of compute that hide it{short}"
+        hidden = f"to take {self.seconds[worst]:.3g} s of the {self.hidden:.3g} s of compute that hide it{short}"
+        return words + hidden + self._cost(worst)
+
+    def _cost(self, place: int) -> str:
+        """What the codec costs in loss, where that was measured."""
+        loss = loss_of(self.mode, self.every, self.codecs[place])
+        if loss is None or loss.baseline:
+            return ""
+        return f"; in loss it cost {loss.words} where it was measured ({loss.source})"
 
 
 def choose_updates(estimator: Estimator, found: Candidate, compute: float, current: Plan | None = None) -> UpdateChoice:
@@ -74,7 +86,7 @@ def choose_updates(estimator: Estimator, found: Candidate, compute: float, curre
     seconds = tuple(float(rounds[at, place]) for place, at in enumerate(chosen))
     picked = [workload.update_ladder[at] for at in chosen]
     codecs, bits = tuple(name for name, _ in picked), tuple(bits for _, bits in picked)
-    return UpdateChoice(codecs, bits, overlap, seconds, overlap * compute)
+    return UpdateChoice(codecs, bits, overlap, seconds, overlap * compute, workload.mode, workload.every)
 
 
 def _rounds(estimator: Estimator, found: Candidate, bits: float) -> Matrix:

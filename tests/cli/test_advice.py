@@ -6,9 +6,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from farflung import compress
 from farflung.cli import codecs
-from farflung.cli.advice import RARE, advise, choices, chosen, sentence
+from farflung.cli.advice import RARE, Choice, advise, choices, chosen, sentence
 from farflung.proto.errors import FarflungError
+from farflung.scheduler.workloads.losses import measured
 
 
 def test_a_round_sends_and_publishes():
@@ -43,10 +45,32 @@ def test_a_link_that_is_too_slow_for_everything_is_said():
 
 def test_costs_are_told_where_they_are_measured():
     rows = advise(1000, 2, 1e6, 1.0)["choices"]
-    costs = {(row["mode"], row["every"], row["codec"]): row["loss"] for row in rows}
-    assert costs["gradient", 1, "int8"] == "+0.04 %"
-    assert costs["delta", 1, "cocktail:random=0.1,top=0.2,bits=4"].startswith("+4.4 %")
-    assert costs["delta", RARE, "int8"] == costs["gradient", 1, "bf16"] == "not measured"
+    told = {(row["mode"], row["every"], row["codec"]): (row["loss"], row["loss_from"]) for row in rows}
+    known = [key for key in told if key in measured()]
+    assert len(known) >= 3
+    for key, (words, where) in told.items():
+        if key in known and measured()[key].baseline:
+            assert words == "none: the others are compared with it"
+        elif key in known:
+            assert words.startswith(f"{measured()[key].percent:+.2g} %") and "python -m benchmarks." in where
+        else:
+            assert (words, where) == ("not measured", None)
+
+
+def test_a_sentence_says_what_a_choice_costs_and_where_that_is_from():
+    cocktail = Choice("delta", 1, "cocktail:random=0.1,top=0.2,bits=4", 0.16, 0.1)
+    words = sentence(cocktail, cocktail, 1.0)
+    loss = measured()["delta", 1, cocktail.codec]
+    assert f"compared with one optimiser on the whole batch: {loss.words} ({loss.parameters:,} parameters" in words
+    assert f"{loss.command}); larger models were not measured." in words
+    rare = Choice("delta", RARE, "int8", 8.0, 0.1)
+    assert "on the whole batch: that was not measured." in sentence(rare, rare, 1.0)
+
+
+def test_every_measured_cost_is_of_a_codec_that_jobs_have_and_says_its_interval():
+    for (mode, every, codec), loss in measured().items():
+        assert every >= 1 and (codec == "none" or compress.check(codec, "update" if mode == "delta" else "gradient"))
+        assert (loss.interval is None) == (loss.seeds == 1) == ("one seed" in loss.words)
 
 
 def test_the_command_measures_errors_on_the_file(nursery, tmp_path):

@@ -10,6 +10,7 @@ from farflung import compress
 from farflung.scheduler import Device, Layer, Network, Plan, Workload, plan, predict
 from farflung.scheduler.workloads.codecs import bits_of
 from farflung.scheduler.workloads.ladder import ladder, workload_fields
+from farflung.scheduler.workloads.losses import loss_of
 
 LAYERS = tuple(Layer(f"block {index}", 3_000_000, 1e9, 100_000) for index in range(8))
 
@@ -60,6 +61,10 @@ def test_the_slower_the_link_the_stronger_the_codec():
             assert predict(network(rate), job(), gentler).round_s > 0.8 * told.compute_s
     assert "any codec of the ladder" in chosen[-1].why and "any codec" not in chosen[-2].why
     assert f"updates go as {rungs[places[3]]} with overlap 1" in chosen[3].why
+    for made in chosen:  # what it costs in loss is said where it was measured, and where that is from
+        loss = loss_of("delta", 1, made.codecs["updates"])
+        assert ("in loss it cost" in made.why) == (loss is not None)
+        assert loss is None or f"{loss.words} where it was measured ({loss.source})" in made.why
 
 
 def test_a_round_that_costs_next_to_nothing_is_not_late():
