@@ -1,8 +1,10 @@
 """The comparisons that papers publish, made again side by side: the tables of docs/fidelity.md.
 
-    python -m benchmarks.fidelity SECTION ...      turboquant, qjl, global_qsgd, cocktail, aqsgd, log, hops, rounding
+    python -m benchmarks.fidelity SECTION ...
+        turboquant, qjl, global_qsgd, dithering, cocktail, aqsgd, log, hops, thc          seconds
+        rounding, powersgd, ablation, local, onebit, epochs           train a small model: one to three minutes
 
-Each section prints its table; `rounding` trains a small model and takes two minutes, the others seconds.
+Each section prints its table.
 """
 
 from __future__ import annotations
@@ -10,9 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Iterator
-from functools import lru_cache
-from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
 import torch
 from torch import nn
@@ -24,6 +24,9 @@ from farflung.compress.primitives import philox
 from farflung.compress.primitives.key import Key
 from farflung.compress.primitives.vectors import vector
 from farflung.compress.stateful.aqsgd import Receiver, Sender
+
+from . import orderings, orderings_trained
+from .fidelity_model import Characters, interval, text, workers
 
 SIZES = (1 << 10, 1 << 16, 1 << 20)
 SETUPS = [(kind, size) for kind in ("normal", "lognormal", "student3") for size in SIZES] + [("hetero", 1 << 16)]
@@ -94,15 +97,6 @@ def qjl() -> Iterator[str]:
             (nmse(f"eden:bits={bits},block=0", x, 40)[0], distortion[bits] / (1 - distortion[bits])),
         ]
         yield f"| {bits} | " + " | ".join(f"{value:.4g}" for cell in cells for value in cell) + " |"
-
-
-def workers(count: int, how: str, size: int = 1 << 14) -> list[torch.Tensor]:
-    """Vectors of as many workers: the same, with noise of its own size, or independent."""
-    base = vector("student3", size)
-    if how == "the same":
-        return [base] * count
-    own = [vector("student3", size, 1 + rank) for rank in range(count)]
-    return own if how == "independent" else [base + one for one in own]
 
 
 def divided(tensors: list[torch.Tensor], seed: int) -> torch.Tensor:
@@ -234,28 +228,6 @@ def hops() -> Iterator[str]:
         yield f"| `{spec}` | {bits:.2f} | " + " | ".join(f"{one:.3g}" for one in cells) + " |"
 
 
-class Characters(nn.Module):
-    """A model of text, byte by byte: 16 bytes before, two layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(128, 24)
-        self.layers = nn.Sequential(nn.Linear(24 * 16, 96), nn.GELU(), nn.Linear(96, 128))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.layers(self.embed(x).flatten(1))
-        return out
-
-
-@lru_cache(maxsize=1)
-def text() -> torch.Tensor:
-    """The bytes of the demo's plays, which ``python -m farflung.examples.shakespeare examples`` writes."""
-    files = sorted((Path(__file__).parents[1] / "examples" / "shakespeare").glob("*.txt"))
-    if not files:
-        raise SystemExit("there are no plays: python -m farflung.examples.shakespeare examples")
-    return torch.tensor([byte & 127 for one in files for byte in one.read_bytes()])
-
-
 def trained(spec: str | None, shared: bool, seed: int, steps: int, members: int = 8) -> list[float]:
     """Validation losses along the way: the members' gradients, encoded and averaged."""
     torch.manual_seed(seed)
@@ -311,15 +283,10 @@ def rounding(seeds: int = 5, steps: int = 80) -> Iterator[str]:
             yield f"| `{spec}` | {'shared' if shared else 'each by itself'} | " + " | ".join(cells) + " |"
 
 
-def interval(values: list[float]) -> float:
-    """Half the 95 % interval of a mean of a few (Student's t)."""
-    t = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}[len(values)]
-    return t * stdev(values) / len(values) ** 0.5
-
-
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "turboquant": turboquant, "qjl": qjl, "global_qsgd": global_qsgd, "cocktail": cocktail, "aqsgd": aqsgd, "log": log,
-    "hops": hops, "rounding": rounding,
+    "hops": hops, "rounding": rounding, **orderings.SECTIONS,
+    **orderings_trained.SECTIONS,
 }  # fmt: skip
 
 
