@@ -305,7 +305,7 @@ def picture(size: str, steps: int) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 5.5))
-    for method, lines in found(size, steps).items():
+    for number, (method, lines) in enumerate(found(size, steps).items()):
         losses = [row["loss"] for row in lines]
         mean, half = statistics.mean(losses), interval(losses)
         color = "tab:red" if "muon" in method else "tab:blue"
@@ -314,7 +314,9 @@ def picture(size: str, steps: int) -> None:
             continue
         bits = statistics.mean(row["bits"] for row in lines)
         axes.errorbar([bits], [mean], [0.0 if math.isnan(half) else half], fmt="o", capsize=3, color=color)
-        axes.annotate(method, (bits, mean), xytext=(6, 3), textcoords="offset points", fontsize=8)
+        axes.annotate(
+            method, (bits, mean), xytext=(6, -11 if number % 2 else 3), textcoords="offset points", fontsize=8
+        )
     axes.set(xscale="log", xlabel="bits a parameter and step that a node sends")
     axes.set(ylabel="validation loss, nats a token", title=f"{size}, {steps} steps; whiskers: 95 %")
     axes.legend(fontsize=8)
