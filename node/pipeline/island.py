@@ -45,7 +45,18 @@ from ..state.sections.room import Room
 from ..state.sections.section import Section
 from .inside.box import Box, Boxes
 from .inside.rank_sections import RankSections
-from .island_worker import ALONE_SECONDS, Words, described, form_group, hear, meeting_place, receive, remove, say
+from .island_worker import (
+    ALONE_SECONDS,
+    BACKEND,
+    Words,
+    described,
+    form_group,
+    hear,
+    meeting_place,
+    receive,
+    remove,
+    say,
+)
 
 if TYPE_CHECKING:
     from .sharding import ShardedStages
@@ -401,8 +412,9 @@ class Island:
 
 
 def devices_of(first: torch.device, count: int) -> list[torch.device]:
-    """The devices of an island: the CPU ``count`` times, or ``count`` CUDA devices from ``first`` on."""
-    if first.type == "cpu":
+    """The devices of an island: the CPU ``count`` times, or ``count`` CUDA devices from ``first`` on; with gloo, which
+    NCCL would refuse, one CUDA device ``count`` times."""
+    if first.type == "cpu" or os.environ.get(BACKEND) == "gloo":
         return [first] * count
     if first.type != "cuda":
         raise FarflungError(f"an island of {first.type} devices is not possible", "use --device cuda:N or cpu")

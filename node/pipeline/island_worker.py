@@ -53,6 +53,8 @@ Words = dict[str, Any]
 
 ALONE_SECONDS = 15.0
 """Seconds after which a rank ends whose part of a common pass failed, unless the first process sends an order."""
+BACKEND = "FARFLUNG_ISLAND_BACKEND"
+"""The environment variable that names the backend of torch.distributed; without it gloo for CPUs, NCCL for CUDA."""
 
 
 class Hand:
@@ -232,7 +234,7 @@ def form_group(device: torch.device, rank: int, ranks: int, place: str) -> Meshe
     machines."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    backend = os.environ.get(BACKEND) or ("nccl" if device.type == "cuda" else "gloo")
     dist.init_process_group(backend, f"file://{place}", rank=rank, world_size=ranks)
     return Meshes(device.type)
 

@@ -8,9 +8,13 @@ import os
 import pytest
 import torch
 from plain_loop import plain_losses
+from plain_lora import save_base
 from windows import Windows, facts_of
 
-from farflung.job.schema import Job
+from farflung.job.schema import Job, Model
+from farflung.node.rounds.round_link import RoundLink
+from farflung.node.state import buckets
+from farflung.node.training.steps.early_offers import SWITCH
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -20,13 +24,14 @@ DEVICE = os.environ.get("FARFLUNG_GPU", "cuda:0")
 STEPS = 12
 
 
-def job_of(precision="fp32", forward="none", **updates) -> Job:
+def job_of(precision="fp32", forward="none", train=None, **updates) -> Job:
     return Job.model_validate(
         {
             "run": {"name": "card", "seed": 3, "steps": STEPS},
             "model": {"family": "llama", "layers": 4, "width": 64, "heads": 4, "kv_heads": 2, "context": 16},
             "data": {"text": ["none.txt"]},
-            "train": {"batch": 12, "microbatch": 2, "learning_rate": 3e-3, "eval_every": 6, "precision": precision},
+            "train": {"batch": 12, "microbatch": 2, "learning_rate": 3e-3, "eval_every": 6, "precision": precision}
+            | (train or {}),
             "updates": updates,
             "activations": {"forward": forward},
             "checkpoint": {"every": 4},
@@ -34,13 +39,14 @@ def job_of(precision="fp32", forward="none", **updates) -> Job:
     )
 
 
-def train(job: Job, device: str, stages: int = 2):
-    """Two pipelines of so many stages; their losses, and what they report."""
+def train(job: Job, device: str, stages: int = 2, cuts=None, files=None):
+    """Two pipelines of so many stages; their losses, and what they report. ``files``: of a model folder."""
     facts = facts_of(samples=100, validation=10, context=16, vocabulary=29, steps=STEPS)
-    cuts = {1: ((0, 5),), 2: ((0, 2), (3, 5))}[stages]
+    facts = facts.model_copy(update={"artifacts": dict.fromkeys(files or {}, "")})
+    cuts = cuts or {1: ((0, 5),), 2: ((0, 2), (3, 5))}[stages]
     pipelines = tuple(tuple(f"n{d}{s}" for s in range(stages)) for d in range(2))
     plan = Plan(pipelines=pipelines, stages=cuts, microbatches=(4, 2), schedule="1f1b")
-    hub = Hub(job, facts)
+    hub = Hub(job, facts, files)
     for name in plan.nodes:
         hub.start(name, Windows(facts), device=device)
     hub.begin(plan, plan.nodes, checkpoint=0)
@@ -66,6 +72,11 @@ UPDATES = {
     "delta, cocktail": {"mode": "delta", "codec": "cocktail:random=0.5,top=0.5", "overlap": 1, "dense_rounds": 0},
     "delta, chunked top-k": {"mode": "delta", "codec": "chunked_topk:k=256,bits=8", "every": 3, "dense_rounds": 0},
     "delta, Nesterov": {"mode": "delta", "codec": "none", "every": 3, "outer": "nesterov:lr=0.7,momentum=0.9"},
+    "delta, Muon": {"mode": "delta", "codec": "int8", "every": 2, "train": {"optimizer": "muon"}},
+    "gradient, moments in main memory": {
+        "mode": "gradient",
+        "train": {"offload": True, "moments": "bf16", "recompute": True},
+    },
 }
 
 
@@ -76,6 +87,35 @@ def test_a_card_trains_as_the_cpu_does_with_codecs(updates):
     cpu, _, _ = train(job, "cpu", stages=1)
     assert card == pytest.approx(cpu, abs=2e-2)
     assert {step for step, _ in hub.shards} == {4, 8, 12}  # checkpoints were written from the card
+
+
+def test_rounds_that_begin_within_the_backward_pass_give_the_same_bits(monkeypatch):
+    """On a card the pass, and so what begins in it, runs in a thread of its own."""
+    monkeypatch.setattr(buckets, "LEAST", 4096)
+    during = []
+    offer = RoundLink.offer
+
+    def noted(link, parts):
+        during.append(len(parts))
+        offer(link, parts)
+
+    monkeypatch.setattr(RoundLink, "offer", noted)
+    job = job_of(mode="gradient", block=1024)
+    early, _, _ = train(job, DEVICE)
+    assert len(during) > STEPS
+    monkeypatch.setenv(SWITCH, "0")
+    during.clear()
+    assert train(job, DEVICE)[0] == early and not during
+
+
+def test_adapters_beside_a_base_in_few_bits(tmp_path):
+    folder = save_base(tmp_path / "base", "llama", 29)
+    model = {"pretrained": str(folder), "context": 16, "lora": {"rank": 4, "base": "nf4"}}
+    job = job_of(mode="gradient", train={"learning_rate": 0.02})
+    job = job.model_copy(update={"model": Model.model_validate(model)})
+    files = {f"model/{path.name}": path.read_bytes() for path in folder.iterdir()}
+    card, cpu = (train(job, device, stages=1, cuts=((0, 1),), files=files)[0] for device in (DEVICE, "cpu"))
+    assert card == pytest.approx(cpu, abs=2e-2)
 
 
 @pytest.mark.parametrize("forward", ["bf16", "int8", "aqsgd:bits=4"])
