@@ -47,21 +47,21 @@ def test_the_calculator_is_right_for_a_device_of_an_island(island, family, kind,
     stages = ((0, 2), (3, LAYERS + 1))
     plan, name = Plan(pipelines=(("n0", "n1"),), stages=stages, microbatches=(2,)), f"n{stage}"
     definition = model_of(job, facts)
-    state = StageState(definition, job, plan, name, make_optimizer(job), torch.device("cpu"))
-    (model,), sections = state.models, state.sections.values()
+    state = StageState(definition, job, plan, name, make_optimizer(job), torch.device("cpu"), shared=True)
+    (model,), sections = state.models, list(state.sections.values())
     island.take_up(job, facts, lambda *_: b"", ())
-    island.place(plan, name)
+    island.place(plan, name, (), sections)
     for section in sections:
         section.x.normal_(std=0.02)
 
     def step():
-        island.share([section.x for section in sections])
+        island.share(sections)
         with torch.autocast("cpu", torch.bfloat16) if train.get("precision") == "bf16" else nullcontext():
             passes = [passed(model.train()) for _ in range(held)]
         while passes:
             one = passes.pop(0)
             one.backward(torch.ones_like(one.output), 1.0)
-        island.sum([section.grad for section in sections])
+        island.sum(sections)
 
     def passed(model):
         ids = torch.randint(0, VOCABULARY, (MICROBATCH, CONTEXT))
