@@ -62,7 +62,8 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
         why = "its freeze is at a step of the run, and steps that overflow are none of its own"
         sentence = 'train.precision = "fp16" does not go with onebit_adam'
         yield ("train", "precision"), f"{sentence}: {why}; allowed: fp32, bf16"
-    if "loss_scale_steps" in train.model_fields_set and train.precision != "fp16":
+    usual = type(train).model_fields["loss_scale_steps"].default  # a job that came over the wire has set all keys
+    if train.loss_scale_steps != usual and train.precision != "fp16":
         sentence = f"train.loss_scale_steps belongs to fp16; precision {train.precision} has no loss scale"
         yield ("train", "loss_scale_steps"), f"{sentence}: leave it out"
     if train.cooldown_steps and train.decay in ("cosine", "linear"):
