@@ -1,11 +1,15 @@
 """The job that nodes get says no secret of its owner's."""
 
 import re
+import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import farflung.examples
+from farflung.job.checks.whole import job_mistakes
 from farflung.job.schema import Job
 from farflung.job.shared import for_nodes, told, without_secrets
 
@@ -54,3 +58,13 @@ def test_every_table_of_the_job():
     assert "hunter2" not in shown.model_dump_json() + repr(shown)
     assert shown.data.jsonl == ["https://example.org/x", "plain.txt"]
     assert for_nodes(shown) == shown
+
+
+EXAMPLES = Path(farflung.examples.__file__).parent
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+def test_an_example_is_right_as_nodes_get_it(path: Path) -> None:
+    """Every key of a job that came over the wire counts as set."""
+    job = Job.model_validate_json(for_nodes(Job.model_validate(tomllib.loads(path.read_text()))).model_dump_json())
+    assert list(job_mistakes(job, files=False)) == []
