@@ -46,7 +46,9 @@ def plan_inside(
         one = replace(one, shares=math.lcm(*ranks))
     if max(ranks) == 1:
         kinds = kinds[:1]
-    before = None if current is None else replace(current, chosen=_others(current.chosen))
+    before = current
+    if current is not None and INSIDE_KEY in current.chosen:
+        before = replace(current, chosen=_others(current.chosen))
     problem, unfit = None, []
     for kind in kinds:
         if any(count > 1 and grid_of(kind, count, one.shares) is None for count in ranks):
@@ -62,7 +64,8 @@ def plan_inside(
             return made
         said = f"islands share their stages by {kind}" + (f": {' and '.join(unfit)} would not fit" if unfit else "")
         why = f"{made.why}; {said}" if max(ranks) > 1 and said not in made.why else made.why
-        return replace(made, chosen={**made.chosen, INSIDE_KEY: kind}, why=why)
+        made = replace(made, chosen={**made.chosen, INSIDE_KEY: kind}, why=why)
+        return current if current is not None and made == current else made
     assert problem is not None
     if len(unfit) > 1:
         raise PlanError(f"{problem} (islands that share their stages by {', '.join(unfit)} alike)") from problem

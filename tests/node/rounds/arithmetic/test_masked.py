@@ -15,7 +15,7 @@ from farflung.node.rounds.arithmetic.exchange import Exchange
 from farflung.node.rounds.protocol.messages import Contribution, Decide, Part, RoundPlan
 from farflung.node.rounds.protocol.payloads import Refused
 from farflung.node.state.sections.section import Kept, Layout, Section
-from farflung.node.training.member import view_member
+from farflung.node.rounds import exchanges
 from farflung.node.training.modes.delta_mode import DeltaMode
 from farflung.proto import data_pb2
 from farflung.scheduler import Plan
@@ -84,7 +84,7 @@ def test_keys_that_are_none():
 @pytest.mark.parametrize("mode", ["delta", "gradient"])
 def test_the_run_is_the_one_without_masks_and_what_travels_is_noise(mode, monkeypatch):
     # The last rounds too: else the two bring in the rest in different ways.
-    monkeypatch.setattr(view_member, "CLOSING", "")
+    monkeypatch.setattr(exchanges, "CLOSING", "")
     monkeypatch.setattr(DeltaMode, "_close", lambda self, due=0: self._flush(self.fragments - due))
     found, sent = {}, {False: [], True: []}
     for secure in (False, True):

@@ -2,6 +2,7 @@
 
 import collections
 import json
+from contextlib import nullcontext
 from itertools import chain
 from types import SimpleNamespace
 
@@ -72,13 +73,26 @@ class Made(DeltaMode):
         self.books = books
         rounds = SimpleNamespace(last=False, open=None)
         exchange = SimpleNamespace(own_norm=1.0)
-        self.link = SimpleNamespace(rounds=rounds, exchange=exchange, complete=True, absent=(), begin=lambda: None)
+        self.link = SimpleNamespace(
+            rounds=rounds,
+            exchange=exchange,
+            complete=True,
+            absent=(),
+            results=(),
+            begin=lambda: None,
+            finish=lambda results, block: None,
+        )
+        clock = SimpleNamespace(coding=lambda doing: nullcontext())
         view = SimpleNamespace(
             job=SimpleNamespace(updates=updates, train=SimpleNamespace(batch=BATCH, microbatch_size=MICROBATCH)),
             plan=TWO_BY_TWO,
-            context=SimpleNamespace(facts=SimpleNamespace(samples=SAMPLES, drawn=SAMPLES)),
+            context=SimpleNamespace(facts=SimpleNamespace(samples=SAMPLES, drawn=SAMPLES), clock=clock),
             offered=lambda norm: None,
-            state=SimpleNamespace(sections={"stage-1": SimpleNamespace(grad=torch.zeros(1))}),
+            state=SimpleNamespace(sections={"stage-1": SimpleNamespace()}),
+            squares=lambda: {"stage-1": 0.0},
+            encode_ahead=lambda: None,
+            rescale=lambda norm: None,
+            spread=None,
             links={"stage-1": self.link},
             exchanges={},
             commit=SimpleNamespace(norm=1.0),
@@ -104,7 +118,7 @@ class Made(DeltaMode):
         super()._begin_round(apply_at)
         self.books.begun()
 
-    def _apply(self, link):
+    def _apply_here(self, link):
         self.books.applied(TWO_BY_TWO.pipelines[self.view.pipeline][1] not in link.absent)
 
 
