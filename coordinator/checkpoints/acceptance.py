@@ -16,6 +16,7 @@ from typing import Any
 from ...job.chosen import every_of
 from ...job.data.facts import Facts
 from ...job.schema import Job
+from ...proto.words.loss_scale import is_state
 from ...proto.words.sections import stage_file
 from ...scheduler.plans import Plan
 from ..membership.signals import Announcement
@@ -73,6 +74,8 @@ class Expected:
             return f"it lists samples to train again that were never trained before step {self.step}"
         if not _is_count(said.get("optimizer_steps", 0), self.step + 1):
             return f"its optimiser cannot have made {str(said['optimizer_steps'])[:20]} of {self.step} steps"
+        if "loss_scale" in said and not is_state(said["loss_scale"], self.step):
+            return f"no loss scale is {str(said['loss_scale'])[:40]} after step {self.step}"
         return ""
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from ...compress import CodecError
 from ...proto import data_pb2
 from ...proto.messages import bodies
+from ...proto.words.loss_scale import is_scale
 from ...scheduler import Action, Order
 from ..context import NodeContext
 from ..device.onto import onto
@@ -26,7 +27,7 @@ from ..models.compiled import not_compiled
 from ..models.dropout import Draw
 from ..models.stage import Pass
 from ..rounds.protocol.messages import Contribution
-from ..state.loss_scale import LossScale, is_scale
+from ..state.loss_scale import LossScale
 from .activations import MOST_ELEMENTS, Incoming
 from .chunk import Chunk, ScheduleSlot
 from .island_worker import autocast

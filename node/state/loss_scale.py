@@ -3,20 +3,19 @@
 Gradients of a loss times the scale stay within fp16's range, where those of the loss itself would become 0. A step
 whose gradients are not finite on any member of its commit point is dropped by all of them, and each member moves its
 scale by the same event; so members agree on it without a message. (In delta mode they are one pipeline's nodes, and
-each pipeline has a scale of its own.) The scale is a power of two: to divide by it again
-changes no bit of a gradient that fp32 can hold.
+each pipeline has a scale of its own.) The scale is a power of two: to divide by it again changes no bit of a gradient
+that fp32 can hold.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from ...job.schema import Job
+from ...proto.words.loss_scale import LEAST, MOST
 
 FIRST = 2.0**16
-LEAST, MOST = 2.0**-14, 2.0**40
-"""A scale never leaves this range; below it the loss itself is not finite, whatever the scale."""
+"""As torch.amp.GradScaler begins. Where it is too large the first steps are dropped, until it fits."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +40,6 @@ class LossScale:
     def is_least(self) -> bool:
         """Whether the scale cannot become smaller."""
         return self.scale <= LEAST
-
-
-def is_scale(value: float) -> bool:
-    """Whether a number that another node sent can be a loss scale."""
-    return LEAST <= value <= MOST and math.frexp(value)[0] == 0.5
 
 
 def first_scale(job: Job) -> LossScale | None:

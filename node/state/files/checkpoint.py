@@ -15,11 +15,12 @@ from torch import Size, Tensor
 
 from ....job.data.sampling import Position
 from ....proto.errors import FarflungError
+from ....proto.words.loss_scale import is_scale
 from ....proto.words.sections import stage_file, stage_of
 from ...ipc.pipe import IoEnded
 from ...models.weights.fetch import Fetch
 from ...models.weights.safetensors_range import Slot, Source
-from ..loss_scale import LossScale, is_scale
+from ..loss_scale import LossScale
 from ..stage_state import StageState
 from .tensor_writer import Room, write
 

@@ -12,8 +12,9 @@ import xxhash
 
 from ....proto import data_pb2
 from ....proto.process.progress import Meter, Tell, silent
+from ....proto.words.loss_scale import is_scale
 from ...context import BULK
-from ..loss_scale import LossScale, is_scale
+from ..loss_scale import LossScale
 from .parameter_bytes import Vectors, byte_size, bytes_of, write_bytes
 from .transfer_plan import DIGESTS, Fetching, piece_at, pieces_of
 

@@ -118,6 +118,7 @@ def test_a_step_is_finished_when_others_say_so_too():
 def test_what_a_file_says_of_the_stream_is_what_the_plan_gives():
     wanted = ask([view(1)], "a", 100, FIRST)
     assert wanted.complaint(2, {"view": 1, "step": 100, "cursor": 800, "redo": [], "optimizer_steps": 100}) == ""
+    assert wanted.complaint(2, {"cursor": 800, "loss_scale": [65536.0, 99, 1]}) == ""
     for said in (
         {"cursor": 2**60},
         {"cursor": 800, "view": 2},
@@ -126,6 +127,10 @@ def test_what_a_file_says_of_the_stream_is_what_the_plan_gives():
         {"cursor": 800, "redo": [0] * 801},
         {"cursor": 800, "redo": "x"},
         {"cursor": 800, "optimizer_steps": 2**60},
+        {"cursor": 800, "loss_scale": 65536.0},
+        {"cursor": 800, "loss_scale": [3.0, 0, 0]},
+        {"cursor": 800, "loss_scale": ["x", 0, 0]},
+        {"cursor": 800, "loss_scale": [65536.0, 0, 2**60]},
     ):
         assert wanted.complaint(2, said), said
     assert "has 2 files, not 1" in wanted.complaint(1, {"cursor": 800})

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farflung.node.state.files.checkpoint import loss_scale_of
-from farflung.node.state.loss_scale import FIRST, LEAST, MOST, LossScale, is_scale
+from farflung.node.state.loss_scale import FIRST, LossScale
+from farflung.proto.words.loss_scale import LEAST, MOST, is_scale
 
 
 @given(finite=st.lists(st.booleans(), max_size=60), patience=st.integers(1, 5), first=st.integers(-10, 30))
