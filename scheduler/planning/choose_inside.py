@@ -15,7 +15,7 @@ from ..errors import PlanError
 from ..networks.devices import Device
 from ..networks.network import Network
 from ..plans import Plan
-from ..workloads.inside import ON_FIRST, PIECES, SECTIONS, grid_of, rank_needs
+from ..workloads.inside import PIECES, grid_of, rank_needs
 from ..workloads.layers import held_by_stage
 from ..workloads.settled import INSIDE_KEY, as_settled
 from ..workloads.workload import Workload
@@ -23,6 +23,7 @@ from ..workloads.workload import Workload
 TRIES = 4
 """Plans with less and less memory for islands that have too little for the one before."""
 LEAST_S = 1e-3
+"""Seconds that a plan gets when the limit is over, so that every way is tried."""
 
 Planned = Callable[[Network, Workload, float, Plan | None], Plan]
 """(network of single devices, workload, seconds, the plan in force) -> a plan. Raises PlanError."""
@@ -81,11 +82,8 @@ def _joined(device: Device, workload: Workload, kind: str) -> Device:
     if device.ranks == 1 or device.memory_bytes is None or kind == "ddp":
         return replace(device, ranks=1)
     each = workload.optimizer_bytes + workload.round_bytes
-    memory = device.ranks * device.memory_bytes
-    if SECTIONS == ON_FIRST:  # devices have only their pieces of weights and gradients, and main memory has all
-        memory = min(memory * each / PIECES, device.main_bytes or math.inf)
-    else:  # devices have both
-        memory *= each / (each + PIECES)
+    # Devices have only their pieces of weights and gradients, and main memory has all.
+    memory = min(device.ranks * device.memory_bytes * each / PIECES, device.main_bytes or math.inf)
     return replace(device, ranks=1, memory_bytes=memory)
 
 
@@ -100,7 +98,7 @@ def _fitting(
         if not over:
             return made
         less = [
-            replace(device, memory_bytes=0.99 * (device.memory_bytes or 0.0) / over.get(device.name, 0.99))
+            replace(device, memory_bytes=0.99 * (device.memory_bytes or 0.0) / over[device.name])
             if device.name in over
             else device
             for device in joined.devices

@@ -16,12 +16,9 @@ from .workload import Layer, Workload
 
 KINDS = ("ddp", "fsdp", "tp", "fsdp+tp")
 """The cheapest first: what all devices hold whole need not be gathered."""
-ON_FIRST, ON_RANKS = "first", "ranks"
-SECTIONS = ON_FIRST
-"""Where the sections (weights, reference, gradient and moments as vectors) of a stage in pieces lie: in main memory of
-the island's first process, or each on one of its devices."""
 PIECES = 8.0
-"""Bytes of a parameter's weight and gradient in pieces, over all devices."""
+"""Bytes of a parameter's weight and gradient in pieces, over all devices. The sections of such a stage (weights,
+reference, gradient and moments as vectors) lie in main memory."""
 WIDTHS = {False: 8.0, True: 7.75}
 """Values of the hidden state's width, in fp32 elements, that a block of which devices share the matrices keeps of each
 token for its backward pass; True: under autocast in bf16."""
@@ -32,7 +29,8 @@ class RankNeed:
     """Bytes on one device of an island.
 
     parameters: weights and gradients, or its pieces of them. gathered: of the largest layer, while it is whole.
-    sections: all else that rounds and the optimiser keep there. main: of the node's main memory, beside messages.
+    sections: all else that rounds and the optimiser keep there. main: of the node's main memory, beside messages; all
+    of it is counted for the first device, although each one's process touches the sections that it keeps.
     """
 
     parameters: float
@@ -75,9 +73,7 @@ def kinds_of(job: Mapping[str, Any], shares: int) -> tuple[str, ...]:
     return KINDS[:2] if shares < 2 or model.get("dropout") else KINDS
 
 
-def rank_needs(
-    workload: Workload, layers: tuple[int, int], held: int, kind: str, ranks: int, sections: str = SECTIONS
-) -> tuple[RankNeed, ...]:
+def rank_needs(workload: Workload, layers: tuple[int, int], held: int, kind: str, ranks: int) -> tuple[RankNeed, ...]:
     """What each of ``ranks`` devices holds of layers [first, last] with ``held`` microbatches in flight. ValueError: so
     many can't be arranged so."""
     grid = grid_of(kind, ranks, workload.shares)
@@ -92,9 +88,7 @@ def rank_needs(
         beside = (each - PIECES) * count
         return tuple(RankNeed(PIECES * count + frozen, 0.0, 0.0 if rank else beside, kept) for rank in range(ranks))
     fullest = max(_moments(workload, layers, held, rows, columns), key=lambda need: need.device)
-    on_ranks = each * count / ranks if sections == ON_RANKS else 0.0
-    main = 0.0 if sections == ON_RANKS else each * count
-    return tuple(replace(fullest, sections=on_ranks, main=0.0 if rank else main) for rank in range(ranks))
+    return tuple(replace(fullest, main=0.0 if rank else each * count) for rank in range(ranks))
 
 
 def _moments(workload: Workload, layers: tuple[int, int], held: int, rows: int, columns: int) -> Iterator[RankNeed]:
