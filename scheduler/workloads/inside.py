@@ -51,7 +51,11 @@ class RankNeed:
 
 def grid_of(kind: str, ranks: int, shares: int) -> tuple[int, int] | None:
     """(rows, columns) of an island of so many devices; None if its devices can't be arranged so. ``shares``: the
-    matrices can be shared by each divisor of this number; 0: not at all."""
+    matrices can be shared by each divisor of this number; 0: not at all.
+
+    Of both, the columns are as few as possible: a column sums activations twice a block, and a row gathers parameters
+    once a block.
+    """
     if kind in ("ddp", "fsdp"):
         return ranks, 1
     if kind == "tp":

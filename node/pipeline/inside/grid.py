@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....proto.errors import FarflungError
+from ....scheduler.networks.devices import MOST_CARDS
+from ....scheduler.workloads import inside as planned
 
-DDP, FSDP, TP, BOTH = "ddp", "fsdp", "tp", "fsdp+tp"
+FSDP, TP, BOTH = "fsdp", "tp", "fsdp+tp"
 
 
 @dataclass(frozen=True)
@@ -27,23 +29,18 @@ class Grid:
 
 
 def grid_of(inside: str, ranks: int, shares: int) -> Grid:
-    """The grid of an island with ``parallel.inside`` = ``inside``.
+    """The grid of an island with ``parallel.inside`` = ``inside``, the one that plans count with.
 
     ``shares``: the model's matrices may be shared by each divisor of this number (matrix_plan.py).
 
-    Of both, the columns are as few as possible: a column sums activations twice a block, and a row gathers parameters
-    once a block.
-
     Raises:
-        FarflungError: "fsdp+tp", and so many ranks cannot be arranged.
+        FarflungError: so many ranks cannot be arranged.
     """
-    if inside != BOTH:
-        return Grid(1, ranks) if inside == TP else Grid(ranks, 1)
-    for columns in range(2, ranks):
-        if ranks % columns == 0 and shares % columns == 0:
-            return Grid(ranks // columns, columns)
-    fit = [count for count in range(4, 65) if any(count % c == 0 and shares % c == 0 for c in range(2, count))]
+    found = planned.grid_of(inside, ranks, shares)
+    if found is not None:
+        return Grid(*found)
+    fit = [count for count in range(2, MOST_CARDS + 1) if planned.grid_of(inside, count, shares)]
     raise FarflungError(
-        f'parallel.inside = "fsdp+tp": {ranks} devices are no rows and columns whose matrices this model can share',
+        f'parallel.inside = "{inside}": {ranks} devices are no rows and columns whose matrices this model can share',
         f"use --island {' or '.join(map(str, fit[:3]))}" if fit else 'write inside = "fsdp" under [parallel]',
     )
