@@ -15,7 +15,7 @@ from torch import nn
 
 from .classifier_stage import ClassifierStage
 from .definition import LanguageModel
-from .relative import RelativeStage, reached, span_of
+from .relative import RelativeStage, rows_beside, span_of
 from .stage import LanguageStage
 
 
@@ -40,8 +40,7 @@ class ClassifierModel(LanguageModel):
         return partial(RelativeStage, span=self._span) if self._span else ClassifierStage
 
     def beside(self, context: int) -> int:
-        first, end = reached(self._span, context) if self._span else (0, 0)
-        return end - first
+        return rows_beside(self._span, context) if self._span else 0
 
     def begins_anew(self, name: str) -> bool:
         within = name.startswith(f"{self.skeleton.base_model_prefix}.")

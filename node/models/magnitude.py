@@ -18,8 +18,8 @@ from .quantised import unpack
 
 VECTORS = "lora_magnitude_vector"
 """The name under which `peft` keeps magnitudes."""
-_ROWS = 1 << 20
-"""Elements of so many rows are computed at a time, so that no second matrix lies in memory."""
+_AT_ONCE = 1 << 20
+"""Elements, in whole rows, that are computed at a time, so that no second matrix lies in memory."""
 
 
 class Magnitude(nn.Module):
@@ -65,7 +65,8 @@ def rows_of(layer: Any, transposed: bool) -> Tensor:
 
 
 def _lengths(matrix: Tensor, down: Tensor, up: Tensor, scaling: float) -> Iterator[Tensor]:
-    count = max(1, _ROWS // matrix.shape[1])
+    """The lengths of the rows of ``matrix`` + scaling B A, fp32, some rows at a time. A: ``down``; B: ``up``."""
+    count = max(1, _AT_ONCE // matrix.shape[1])
     for start in range(0, len(matrix), count):
         here = slice(start, start + count)
         yield torch.linalg.vector_norm(matrix[here].float() + scaling * (up[here] @ down), dim=1)
@@ -96,7 +97,7 @@ def first_magnitudes(models: Iterable[nn.Module]) -> dict[str, Tensor]:
 def exact_lengths(matrix: Tensor) -> Tensor:
     """The Euclidean length of each row of fp32 [rows, columns] on the CPU: the same bits on every processor."""
     scale = 2.0 ** (62 - matrix.shape[1].bit_length())
-    count = max(1, _ROWS // matrix.shape[1])
+    count = max(1, _AT_ONCE // matrix.shape[1])
     found = []
     for start in range(0, len(matrix), count):
         rows = matrix[start : start + count].double()

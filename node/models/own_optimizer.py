@@ -24,10 +24,9 @@ def called(
     groups: list[dict[str, Any]] = []
     for matrices in (True, False):
         names = [name for name, one in parameters.items() if (one.dim() > 1) == matrices]
-        decay = decay if matrices else 0.0
         params = [parameters[name] for name in names]
         if names:
-            groups.append({"params": params, "names": names, "lr": rate, "weight_decay": decay})
+            groups.append({"params": params, "names": names, "lr": rate, "weight_decay": decay if matrices else 0.0})
     try:
         made = make(groups)
     except OWN as error:  # a person's function may fail in any way

@@ -22,6 +22,12 @@ def reached(span: int, context: int) -> tuple[int, int]:
     return span - far, min(2 * span, span + far + 1)
 
 
+def rows_beside(span: int, context: int) -> int:
+    """How many rows of the table texts of ``context`` tokens can use."""
+    first, end = reached(span, context)
+    return end - first
+
+
 def span_of(model: Any) -> int:
     """Half of the table's rows. ``model``: the whole model."""
     return int(model.get_submodule(str(table_module(model))).rel_embeddings.weight.shape[0]) // 2
@@ -69,9 +75,4 @@ class RelativeStage(ClassifierStage):
 
     def _length(self, handed_on: int) -> int:
         """The tokens of a text, from the length of what is handed on for it."""
-        return next(one for one in range(1, handed_on) if one + _rows(self._span, one) == handed_on)
-
-
-def _rows(span: int, context: int) -> int:
-    first, end = reached(span, context)
-    return end - first
+        return next(one for one in range(1, handed_on) if one + rows_beside(self._span, one) == handed_on)

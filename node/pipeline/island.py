@@ -213,6 +213,7 @@ class Island:
         for hand in self._hands:
             self._settle(hand.rank)
             if rooms:
+                # No message needs more than all memory, and pages that nobody writes take none.
                 size = self.boxes[hand.rank].sent.size if hand.rank in self.boxes else available_memory()
                 self.boxes[hand.rank] = Boxes(Box(size), Box(size))
             shared = [*rooms, *(self.boxes[hand.rank] if rooms else ())]
@@ -229,8 +230,8 @@ class Island:
             from .sharding import ShardedStages
 
             self.shards = ShardedStages(definition, job, plan, name, self._meshes)
-            optimizer = make_optimizer(self._job, self._allow_code)
             if sections:
+                optimizer = make_optimizer(self._job, self._allow_code)
                 self.kept = RankSections(sections, optimizer, 0, self.ranks)
         finally:
             answers = self._answers()
@@ -266,8 +267,12 @@ class Island:
     def squares(self) -> dict[str, float]:
         """The squared norm of each section's gradient; each rank computes those that it keeps."""
         self._tell("squares")
-        found = self.kept.squares()
-        for answer in self._answers():
+        found: dict[str, float] = {}
+        try:
+            found |= self.kept.squares()
+        finally:
+            answers = self._answers()
+        for answer in answers:
             found |= answer["squares"]
         return {section.layout.section: found[section.layout.section] for section in self.kept.all}
 

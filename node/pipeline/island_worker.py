@@ -101,8 +101,8 @@ class Hand:
         job, facts = Job.model_validate_json(words["job"]), Facts.model_validate_json(words["facts"])
         config = words["config"].encode()
         self._definition: ModelDefinition = model_of(job, facts, lambda *_: config, words["allow_code"])
-        # Only x and its gradient are here: the first process has the reference and the moments, and takes part in
-        # rounds.
+        # With "ddp" only x and its gradient are here: the first process has the reference and the moments, and takes
+        # part in rounds.
         plain = job.updates.model_copy(update={"mode": "gradient", "outer": "average"})
         self._job, self._whole, self._allow_code = job.model_copy(update={"updates": plain}), job, words["allow_code"]
         return {}, None
@@ -230,8 +230,7 @@ class Hand:
 
 
 def form_group(device: torch.device, rank: int, ranks: int, place: str) -> Meshes:
-    """Form the process group of an island. Waits for all ranks. It is not reachable from other
-    machines."""
+    """Form the process group of an island. Waits for all ranks. It is not reachable from other machines."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = os.environ.get(BACKEND) or ("nccl" if device.type == "cuda" else "gloo")

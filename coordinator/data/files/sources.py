@@ -50,9 +50,12 @@ def _stamp(entry: dict[str, Any]) -> str:
 
 
 def sources_of(kind: str, patterns: Iterable[str]) -> Iterator[Source]:
-    """The files with their full names, each pattern's sorted; those of a folder that the library datasets saved in its
-    own order, if a pattern matches folders alone. JobError: a pattern matches no file, or a storage can't
-    be listed."""
+    """The files with their full names, each pattern's sorted. If a pattern matches folders alone, those that the
+    library datasets saved there, in the order that the folder says.
+
+    Raises:
+        JobError: a pattern matches no file, or a storage can't be listed.
+    """
     for pattern in patterns:
         try:
             system, path = fsspec.url_to_fs(pattern)

@@ -1,1 +1,1 @@
-"""How the devices of an island compute a pass together: which ranks share the samples, and which the matrices."""
+"""What the devices of an island share: which ranks compute which samples and matrices, and which keep sections."""

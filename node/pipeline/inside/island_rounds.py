@@ -1,8 +1,9 @@
 """The arithmetic of a view's rounds, divided over the ranks of an island: the first process's side (rank_rounds.py).
 
-What a rank encodes is copied from a box into the wire's memory, and what it needs to apply a round into another: no
-vector of a section that another rank keeps is touched here. Rounds in phases, and robust averages, keep more from one
-call to the next than an order tells; they are computed in the first process.
+What a rank encodes is copied from a box into the wire's memory, and what it needs to apply a round into another: so no
+vector of a section that another rank keeps is touched here. Rounds in phases, robust averages, and, with an explicit
+error feedback, rounds that steps have overtaken keep more from one call to the next than an order tells; they are
+computed in the first process.
 """
 
 from __future__ import annotations

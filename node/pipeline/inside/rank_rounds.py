@@ -24,8 +24,8 @@ Words = dict[str, Any]
 
 
 class RankRounds:
-    """``words``: the view's plan and job, this node's name, for each section that has other members whether spares
-    follow it, and the last round with an outer step."""
+    """``words``: the view's plan and job, this node's name, for each section whether spares follow it, and the last
+    round with an outer step."""
 
     def __init__(self, kept: RankSections, boxes: Boxes, words: Words) -> None:
         job, plan = Job.model_validate_json(words["job"]), Plan.from_json(words["plan"])

@@ -124,11 +124,12 @@ class Section:
 
     @staticmethod
     def room_of(layout: Layout, kept: Kept) -> Room:
-        """A new room for a section's vectors."""
+        """A new room for a section's vectors: g, x, gradient, feedback, the outer step's momentum, and the moments."""
         return room_for(layout.numel, 5 + len(kept.names))
 
     @property
     def feedback(self) -> Tensor | None:
+        """The error feedback, fp32 [numel]; None: there is none. With a room it is a copy of what it is set to."""
         return self._feedback if self._fed is None or self._fed[0] else None
 
     @feedback.setter
