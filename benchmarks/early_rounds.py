@@ -4,9 +4,10 @@
 
 The rounds are those of farflung: the parts of a view's plan and the state machine of the protocol, one for each member,
 on a clock that is computed. Every member has a link of the same rate in each direction, on which messages queue; coding
-and the optimiser take no time. A forward pass takes a third of the computation, and the backward pass completes
-gradients at an even rate, from the last element to the first. DDP: buckets of 25 MB, summed one after the other by ring
-all-reduce, each from when it is complete. Results go to benchmarks/results/early_rounds.json.
+and the optimiser take no time, and every part is offered as soon as it may be, whatever is in flight: the window of
+parts (node/rounds/protocol/window.py) is not computed. A forward pass takes a third of the computation, and the
+backward pass completes gradients at an even rate, from the last element to the first. DDP: buckets of 25 MB, summed one
+after the other by ring all-reduce, each from when it is complete. Results go to benchmarks/results/early_rounds.json.
 """
 
 from __future__ import annotations

@@ -28,12 +28,13 @@ from farflung.node.models.factory import model_of
 from farflung.node.rounds.arithmetic.aggregator import PUBLISHER
 from farflung.node.rounds.arithmetic.applier import outer_step
 from farflung.node.rounds.arithmetic.encoder import RoundTerms
+from farflung.node.rounds.exchanges import exchange_of
 from farflung.node.state.optimizers.learning_rates import learning_rate
 from farflung.node.state.optimizers.make_optimizer import make_optimizer
 from farflung.node.state.optimizers.optimizers import clip_factor, kept_moments, squared_norm
 from farflung.node.state.sections.section import Layout, Section
 from farflung.node.state.stage_state import section_parameters
-from farflung.node.training.member.view_member import exchange_of, last_outer_round
+from farflung.node.training.member.view_member import last_outer_round
 from farflung.node.training.modes.delta_mode import CLOSING_TIMES
 from farflung.proto.words.sections import section_of
 from farflung.scheduler import Plan

@@ -39,9 +39,8 @@ class Loss:
     @property
     def source(self) -> str:
         """Where the cost is from."""
-        return f"{self.parameters:,} parameters, {self.steps:,} steps, {self.seeds} seeds: {self.command}".replace(
-            "1 seeds", "1 seed"
-        )
+        seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        return f"{self.parameters:,} parameters, {self.steps:,} steps, {seeds}: {self.command}"
 
 
 @lru_cache(maxsize=1)
