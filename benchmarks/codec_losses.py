@@ -16,9 +16,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from .equal_loss import T_95
+
 HERE = Path(__file__).resolve().parent
 OUT = HERE.parent / "scheduler" / "workloads" / "losses.json"
-T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 
 
 def row(

@@ -20,14 +20,13 @@ import tomllib
 
 from farflung.job.schema import Job
 
+from .equal_loss import T_95
 from .quality import HERE, JOB, prepared, shape_of, train
 
 RESULTS = HERE / "results" / "muloco.json"
 RATES = (4e-3, 8e-3, 1.6e-2)
 CHOOSES, SEEDS = 10, (1, 2, 3)
 JOBS = ("diloco", "muloco")
-_T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Two-sided 95 % points of Student's distribution, by the number of runs."""
 
 
 def load() -> dict[str, dict[str, Any]]:
@@ -58,7 +57,7 @@ def best(name: str) -> float | None:
 
 def interval(values: list[float]) -> tuple[float, float]:
     """(mean, half of its 95 % interval)."""
-    return statistics.mean(values), _T[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+    return statistics.mean(values), T_95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def table() -> None:
@@ -66,7 +65,7 @@ def table() -> None:
     found = {name: (rate, [load().get(f"{name}, rate {rate:g}, seed {seed}") for seed in SEEDS])
              for name in JOBS if (rate := best(name))}  # fmt: skip
     both = [at for at in range(len(SEEDS)) if len(found) == len(JOBS) and all(runs[at] for _, runs in found.values())]
-    if len(both) < min(_T):
+    if len(both) < min(T_95):
         return
     print("| job file | learning rate | seeds | validation loss, mean | update bytes a step |")
     print("| --- | --- | --- | --- | --- |")
