@@ -62,7 +62,8 @@ def island_rows(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     table: list[tuple[str, ...]] = []
     for one in found:
         for kind, needs in (one.get("inside") or {}).items():
-            for name, need in (("first", needs[0]), (f"{len(needs) - 1} others", needs[1])):
+            others = "the other" if len(needs) == 2 else f"each of {len(needs) - 1} others"
+            for name, need in (("the first", needs[0]), (others, needs[1])):
                 parts = (bytes_text(need[part]) for part in (*PARTS, "device", "main"))
                 table.append((str(one["stage"]), kind, name, *parts))
     return [header, *table] if table else []

@@ -8,6 +8,9 @@ from ..schema import UNAGREED, Job, Train
 
 MUON_MOMENTUM = 0.95
 """Of `node.state.optimizers.muon`."""
+SHORT = 0.7
+"""An outer momentum m swings where a round has fewer steps than this times m times the local momentum's memory. With a
+memory of 10 steps that is 4.9 at m = 0.7, 5.6 at 0.8 and 6.3 at 0.9: where the table of docs/quality.md falls off."""
 FORGETTING = 10
 """An outer momentum should have forgotten so many times before the run ends."""
 
@@ -30,7 +33,7 @@ def _outer_momentum(job: Job, steps: int) -> Iterator[str]:
     """
     updates, momentum = job.updates, job.updates.outer_optimizer.momentum
     memory, rounds = 1 / (1 - local_momentum(job.train)), steps // updates.period
-    if momentum > 0.5 and updates.period < 0.7 * momentum * memory:
+    if momentum > 0.5 and updates.period < SHORT * momentum * memory:
         yield (
             f"updates.outer has momentum {momentum:g} and a round every {updates.period} steps, which is less than the "
             f"local optimiser's momentum lasts ({memory:.0f} steps): the two swing, and training may diverge; write "

@@ -15,6 +15,7 @@ LEAST = 1 << 19
 MOST = 12
 """The most buckets of a section."""
 _TURN = (math.sqrt(5) - 1) / 2
+"""The golden section, whose multiples are spread evenly over [0, 1) modulo 1, however many they are."""
 
 Unit = tuple[int, int]
 """(first element, end) of the smallest range that is not divided."""
