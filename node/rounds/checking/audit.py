@@ -97,12 +97,13 @@ class Auditor:
         result, publisher = self._entries.get((round, part)), self._publisher(part)
         if result is None or not result.result.sizes or publisher in self._asked or not self._share:
             return False
-        size, members = self.exchange.encoder.size_of(part), len(self.plan.members)
-        if not size:
-            return False
-        one = self.plan.parts[part]
-        shown = (members + 1) * size + (4 * (one.stop - one.start) if result.before else 0)
-        sends = 2 * (members - 1) / members * self.exchange.encoder.size_of(None)
+        # In gradient mode this part, or others, may not have been offered yet: their sizes follow from the part's.
+        size = self.exchange.encoder.size_of(part) or sum(result.result.sizes)
+        one, members = self.plan.parts[part], len(self.plan.members)
+        length = one.stop - one.start
+        shown = (members + 1) * size + (4 * length if result.before else 0)
+        whole = size * sum(other.stop - other.start for other in self.plan.parts_in(round)) / length
+        sends = 2 * (members - 1) / members * whole
         if self._dice() >= self._share * sends / shown / (members - 1):
             return False
         self._asked[publisher] = (round, part, False)

@@ -174,8 +174,10 @@ def test_showing_takes_the_part_of_the_traffic_that_it_may():
     link.auditor._dice = lambda: asked.append(1) or 1.0
     group.round()
     assert len(asked) == 3, "one throw for each part of another's"
-    size, whole = link.exchange.encoder.size_of(0), link.exchange.encoder.size_of(None)
-    chance = 0.01 * (2 * 3 / 4 * whole) / (5 * size)
-    for share, dice, wanted in ((0.01, chance / 3.01, True), (0.01, chance / 2.99, False), (0.0, 0.0, False)):
-        link.auditor._share, link.auditor._dice, link.auditor._asked = share, (lambda dice=dice: dice), {}
-        assert link.auditor.wants(1, 0) == wanted
+    encoder = link.exchange.encoder
+    chance = 0.01 * (2 * 3 / 4 * encoder.size_of(None)) / (5 * encoder.size_of(0))
+    for offered in (encoder.own, {0: encoder.own[0]}, {}):  # as many of the parts, when the result comes
+        encoder.own = offered
+        for share, dice, wanted in ((0.01, chance / 3.01, True), (0.01, chance / 2.99, False), (0.0, 0.0, False)):
+            link.auditor._share, link.auditor._dice, link.auditor._asked = share, (lambda dice=dice: dice), {}
+            assert link.auditor.wants(1, 0) == wanted
