@@ -148,6 +148,8 @@ class Rounds(Standing):
         """``sender`` has staged the result of a part that this node publishes."""
         if self.open is None or number != self.open.number or sender not in self.index:
             return []
+        if not self.travels(part, number):
+            return [Refuse(sender, f"round {number} of {self.plan.section} has no part {part}")]
         self.open.held.setdefault(part, set()).add(sender)
         self.release(part)
         return self.progress(now)

@@ -28,6 +28,9 @@ def take(mine: Standing, sender: str, chain: int, result: Result, now: float) ->
         return [Refuse(sender, f"a result of part {result.part}, which this node publishes itself")]
     if not mine.attested(current.number, result):
         return [_forged(mine, sender, part)]
+    if mine.index[mine.me] in result.contributors and not mine.has_offered(part):
+        why = f"{publisher} counted a contribution of {mine.me} to part {part.index} that {mine.me} has not made"
+        return [Refuse(sender, why, blocks=True)]
     wrong: list[Effect] = []
     for index, digest in zip(result.contributors, result.digests, strict=True):
         got = current.contributions.get((result.part, index))

@@ -11,6 +11,7 @@ from round_group import NUMEL, Group
 
 from farflung.node.rounds.protocol import window
 from farflung.proto import data_pb2
+from farflung.proto.messages.bodies import of_round
 
 CUTS = 8
 
@@ -168,3 +169,50 @@ def test_a_view_that_is_over_holds_no_message(pattern, gradient):
     group.mail.clear()
     link.drop()
     assert not any(one() for one in held)
+
+
+def test_what_a_member_says_of_a_part_that_is_none_is_refused_and_ends_nobody():
+    group = Group("publishers", "none", [1.0] * 3, gradient=True, cuts=CUTS)
+    gradients(group)
+    for link in group.links.values():
+        link.begin()
+    group.links["a"].handle("c", data_pb2.Held(section="stage-0", round=1, part=1 << 31), torch.empty(0).numpy())
+    assert group.warnings == [("c", "round 1 of stage-0 has no part 2147483648")]
+    while group.mail:
+        group.deliver(0)
+    sums = finish(group)
+    assert all(torch.equal(one, sums[0]) for one in sums)
+
+
+@pytest.mark.parametrize("pattern", ["publishers", "all_to_all"])
+def test_a_sum_that_counts_what_a_member_has_not_offered_yet_is_refused(pattern):
+    """Else its publisher could count anything in that member's name before it has offered, and nobody would compare."""
+    ahead, group = (Group(pattern, "none", [1.0] * 3, gradient=True, cuts=CUTS) for _ in range(2))
+    for one in (ahead, group):
+        gradients(one)
+    for link in ahead.links.values():
+        link.begin()
+    sums, said = [], []
+    while ahead.mail:
+        sender, to, header, data = ahead.mail[0]
+        if (sender, to) == ("a", "b"):
+            (sums if header.kind == data_pb2.RESULT else said).append((header, data))
+        ahead.deliver(0)
+    victim = group.links["b"]
+    part = of_round(sums[0][0]).part
+    victim.offer([one for one in victim.rounds.plan.parts if one.index != part][:1])
+    for header, data in sums[:1]:
+        group.mail.append(("a", "b", header, data))
+        group.deliver(len(group.mail) - 1)
+    forged = of_round(said[0][0])
+    forged.part, forged.of = part, 1  # a contribution in the victim's own name
+    group.mail.append(("a", "b", said[0][0], said[0][1]))
+    group.deliver(len(group.mail) - 1)
+    assert group.warnings and all(node == "a" for node, _ in group.warnings)
+    assert f"a counted a contribution of b to part {part} that b has not made" in group.warnings[0][1]
+    for link in group.links.values():
+        link.begin()
+    while group.mail:
+        group.deliver(0)
+    sums = finish(group)
+    assert all(torch.equal(one, sums[0]) for one in sums)
