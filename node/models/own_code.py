@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Sequence
+import sysconfig
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +22,8 @@ from .definition import ModelDefinition
 from .own_optimizer import trial
 
 _LIBRARIES = ("site-packages", "dist-packages")
+_STANDARD = sysconfig.get_path("stdlib")
+"""It may lie below a person's folder, as where they have built Python at home."""
 
 
 def own_code(
@@ -44,23 +49,59 @@ def own_code(
 
 def source_digest(name: str) -> str:
     """The sha256 of a loaded module's source and of that of the modules beside it (below the folder of its package, or
-    of its file) that it uses; installed libraries are not among them."""
+    of its file) that it uses; installed libraries are not among them. Ends of lines do not count: a checkout on Windows
+    has others."""
     base = _base(name)
     found: dict[str, str] = {}
     waiting = [name]
     while waiting:
         module = sys.modules.get(one := waiting.pop())
         file = getattr(module, "__file__", None)
-        if one in found or not isinstance(module, ModuleType) or file is None:
+        if one in found or not isinstance(module, ModuleType) or not isinstance(file, str):
             continue
         if one != name and not _is_beside(Path(file), base):
             continue
-        found[one] = sha256(Path(file).read_bytes()).hexdigest()
-        for value in vars(module).values():
-            used = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-            if isinstance(used, str):
-                waiting.append(used)
+        source = _source(file)
+        found[one] = sha256(source).hexdigest()
+        waiting += [*_used(module), *_imported(source, module)]
     return sha256(repr(sorted(found.items())).encode()).hexdigest()
+
+
+def _source(file: str) -> bytes:
+    """The source in a file; empty where none can be read, as of a module in a zip file or one made by code."""
+    try:
+        return Path(file).read_bytes().replace(b"\r\n", b"\n")
+    except (OSError, ValueError):
+        return b""
+
+
+def _used(module: ModuleType) -> Iterator[str]:
+    """The modules from which a module has its values."""
+    for value in list(vars(module).values()):
+        try:
+            used = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        except Exception:  # noqa: BLE001  a person's object may raise anything when it is asked
+            continue
+        if isinstance(used, str):
+            yield used
+
+
+def _imported(source: bytes, module: ModuleType) -> Iterator[str]:
+    """The modules that a module's source imports, wherever it does: what it takes from them may be numbers, which do
+    not say where they are from."""
+    try:
+        tree = ast.parse(source)
+    except (ValueError, SyntaxError, RecursionError):  # no Python: a compiled extension
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            try:
+                here = resolve_name("." * node.level + (node.module or ""), module.__package__)
+            except ImportError:
+                continue
+            yield from (here, *(f"{here}.{one.name}" for one in node.names))
 
 
 def _base(name: str) -> Path | None:
@@ -68,13 +109,15 @@ def _base(name: str) -> Path | None:
     top = name.partition(".")[0]
     if top == __name__.partition(".")[0]:
         return None
-    file = getattr(sys.modules.get(top) or sys.modules[name], "__file__", None)
-    folder = Path(file).parent if file else None
+    package = sys.modules.get(top) or sys.modules[name]
+    file = getattr(package, "__file__", None)
+    paths = [str(path) for path in getattr(package, "__path__", ())]  # a package without an __init__.py has no file
+    folder = Path(file).parent if file else Path(paths[0]) if paths else None
     return None if folder is None or folder.name in _LIBRARIES else folder
 
 
 def _is_beside(file: Path, base: Path | None) -> bool:
-    if base is None or not file.is_relative_to(base):
+    if base is None or not file.is_relative_to(base) or file.is_relative_to(_STANDARD):
         return False
     return not any(part in _LIBRARIES for part in file.relative_to(base).parts)
 

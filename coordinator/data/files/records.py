@@ -29,6 +29,8 @@ def jsonl(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple
 def field_of(where: str, line: str | bytes, field: str) -> str:
     try:
         item = json.loads(line, object_pairs_hook=once(where))
+    except RecursionError:
+        raise JobError(f"{where}: lists in lists, too deep for a row", "one JSON object is wanted here") from None
     except ValueError as error:
         raise JobError(f"{where}: not JSON: {error}", "one JSON object is wanted here") from None
     value = item.get(field) if isinstance(item, dict) else None
@@ -55,9 +57,11 @@ def once(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
 
 def unique(names: Sequence[str], where: str, kind: str = "column") -> None:
     """JobError for the first name that is there twice."""
-    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
-    if twice is not None:
-        raise JobError(f"{where}: the {kind} {twice!r} is there twice", "rename one of them, or leave it out")
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise JobError(f"{where}: the {kind} {name!r} is there twice", "rename one of them, or leave it out")
+        seen.add(name)
 
 
 def no_text(where: str, value: Any) -> JobError:

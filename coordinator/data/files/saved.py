@@ -16,6 +16,8 @@ from ....proto.errors import JobError
 
 READ_BY = ("parquet", "chat", "labelled", "preferences")
 """The keys of ``[data]`` that read Arrow files."""
+_SHOWN = 10
+"""Names of splits in a message."""
 _AGAIN = "save the dataset again with save_to_disk"
 
 
@@ -34,8 +36,9 @@ def shards_of(kind: str, system: Any, folder: str) -> Iterator[str]:
         if not isinstance(splits, list) or not splits or not all(map(_plain, splits)):
             raise JobError(f"data.{kind}: {base}/dataset_dict.json names no splits", _AGAIN)
         if len(splits) > 1:
+            some = ", ".join(splits[:_SHOWN]) + (f" and {len(splits) - _SHOWN} more" if len(splits) > _SHOWN else "")
             raise JobError(
-                f"data.{kind}: {base} has the splits {', '.join(splits)}, and which is meant it does not say",
+                f"data.{kind}: {base} has the splits {some}, and which is meant it does not say",
                 f"name one of them: {base}/{splits[0]}",
             )
         base = f"{base}/{splits[0]}"
@@ -46,6 +49,8 @@ def shards_of(kind: str, system: Any, folder: str) -> Iterator[str]:
     names = [one.get("filename") if isinstance(one, dict) else None for one in files] if isinstance(files, list) else []
     if not names or not all(map(_plain, names)):
         raise JobError(f"data.{kind}: {base}/state.json names no files of the dataset", _AGAIN)
+    if len(set(names)) != len(names):
+        raise JobError(f"data.{kind}: {base}/state.json names a file twice: its rows would count twice", _AGAIN)
     if state.get("_indices_data_files"):
         what = f"data.{kind}: {base} is a selection of rows of other files"
         raise JobError(what, "call flatten_indices() on the dataset, then save_to_disk")
@@ -61,6 +66,8 @@ def shards_of(kind: str, system: Any, folder: str) -> Iterator[str]:
 def _read(kind: str, system: Any, path: str) -> dict[str, Any]:
     try:
         found = json.loads(system.cat_file(path))
+    except RecursionError:
+        raise JobError(f"data.{kind}: {path} can't be read: lists in lists, too deep", _AGAIN) from None
     except (OSError, ValueError) as error:
         raise JobError(f"data.{kind}: {path} can't be read: {error}", _AGAIN) from None
     if not isinstance(found, dict):

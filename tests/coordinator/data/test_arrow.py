@@ -87,6 +87,9 @@ def test_the_splits_of_a_saved_folder(tmp_path):
     with pytest.raises(JobError, match="has the splits train, test, and which is meant it does not say") as caught:
         text_files("parquet", [folder])
     assert caught.value.hint == f"name one of them: {folder}/train"
+    (tmp_path / "saved" / "dataset_dict.json").write_text(json.dumps({"splits": [f"part{n}" for n in range(2000)]}))
+    with pytest.raises(JobError, match="part8, part9 and 1990 more, and which is meant it does not say"):
+        text_files("parquet", [folder])
     (tmp_path / "saved" / "dataset_dict.json").write_text(json.dumps({"splits": ["train"]}))
     assert text_files("parquet", [folder]) == text_files("parquet", [f"{folder}/train"])
 
@@ -96,6 +99,7 @@ def test_the_splits_of_a_saved_folder(tmp_path):
     [
         ("parquet", [*SHARDS, "data-00002-of-00003.arrow"], {}, "names data-00002-of-00003.arrow, which is not there"),
         ("parquet", ["../../secret.arrow"], {}, "state.json names no files of the dataset"),
+        ("parquet", [*SHARDS, SHARDS[0]], {}, "state.json names a file twice"),
         ("parquet", [], {}, "state.json names no files of the dataset"),
         ("chat", SHARDS, {"_indices_data_files": [{"filename": "i.arrow"}]}, "is a selection of rows of other files"),
         ("text", SHARDS, {}, "is a folder of the library datasets"),
@@ -106,6 +110,7 @@ def test_what_is_wrong_with_a_saved_folder_is_said_in_a_sentence(tmp_path, kind,
     with pytest.raises(JobError, match=said) as caught:
         text_files(kind, [folder])
     assert caught.value.hint
-    (tmp_path / "saved" / "state.json").write_text("{")
-    with pytest.raises(JobError, match=r"state\.json can't be read"):
-        text_files(kind, [folder])
+    for text in ("{", "[" * 200_000):
+        (tmp_path / "saved" / "state.json").write_text(text)
+        with pytest.raises(JobError, match=r"state\.json can't be read"):
+            text_files(kind, [folder])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from farflung.coordinator.data.files.records import jsonl, parquet
+from farflung.coordinator.data.files.records import jsonl, parquet, unique
 from farflung.coordinator.data.files.tables import rows_of
 from farflung.proto.errors import JobError
 
@@ -56,3 +56,15 @@ def test_a_column_twice_in_parquet_and_arrow(tmp_path: Path) -> None:
             read(tmp_path / name)
         with (tmp_path / name).open("rb") as file, pytest.raises(JobError, match="column 'text' is there twice"):
             list(parquet(name, file, "text", (0, 0, 0)))
+
+
+def test_a_row_of_very_many_keys_and_one_that_is_too_deep(tmp_path: Path) -> None:
+    """Names are looked up, and not compared each with each: 100,000 of them would take minutes."""
+    names = [f"column{number}" for number in range(100_000)]
+    (tmp_path / "a.csv").write_text(",".join(names) + ",column7\n")
+    with pytest.raises(JobError, match="the column 'column7' is there twice"):
+        read(tmp_path / "a.csv")
+    unique(names, "a.csv")
+    (tmp_path / "a.jsonl").write_text("[" * 200_000)
+    with (tmp_path / "a.jsonl").open("rb") as file, pytest.raises(JobError, match="lists in lists, too deep"):
+        list(jsonl("a.jsonl", file, "text", (0, 0, 0)))
