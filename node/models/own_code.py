@@ -59,7 +59,7 @@ def source_digest(name: str) -> str:
         file = getattr(module, "__file__", None)
         if one in found or not isinstance(module, ModuleType) or not isinstance(file, str):
             continue
-        if one != name and not _is_beside(Path(file), base):
+        if one != name and (_is_ours(one) or not _is_beside(Path(file), base)):
             continue
         source = _source(file)
         found[one] = sha256(source).hexdigest()
@@ -80,20 +80,21 @@ def _used(module: ModuleType) -> Iterator[str]:
     for value in list(vars(module).values()):
         try:
             used = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-        except Exception:  # noqa: BLE001  a person's object may raise anything when it is asked
+        except Exception:  # a person's object may raise anything when it is asked
             continue
         if isinstance(used, str):
             yield used
 
 
 def _imported(source: bytes, module: ModuleType) -> Iterator[str]:
-    """The modules that a module's source imports, wherever it does: what it takes from them may be numbers, which do
-    not say where they are from."""
+    """The modules that a module's source imports when it is loaded: what it takes from them may be numbers, which do
+    not say where they are from. Imports in functions are left out: whether they have run yet differs by process."""
     try:
-        tree = ast.parse(source)
+        waiting: list[ast.AST] = [ast.parse(source)]
     except (ValueError, SyntaxError, RecursionError):  # no Python: a compiled extension
         return
-    for node in ast.walk(tree):
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, ast.Import):
             yield from (one.name for one in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -102,18 +103,24 @@ def _imported(source: bytes, module: ModuleType) -> Iterator[str]:
             except ImportError:
                 continue
             yield from (here, *(f"{here}.{one.name}" for one in node.names))
+        elif isinstance(node, ast.stmt | ast.Module | ast.excepthandler | ast.match_case):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                waiting += ast.iter_child_nodes(node)
 
 
 def _base(name: str) -> Path | None:
     """The folder whose modules belong to a module's code; None: it alone does, as one of ours."""
-    top = name.partition(".")[0]
-    if top == __name__.partition(".")[0]:
+    if _is_ours(name):
         return None
-    package = sys.modules.get(top) or sys.modules[name]
+    package = sys.modules.get(name.partition(".")[0]) or sys.modules[name]
     file = getattr(package, "__file__", None)
     paths = [str(path) for path in getattr(package, "__path__", ())]  # a package without an __init__.py has no file
     folder = Path(file).parent if file else Path(paths[0]) if paths else None
     return None if folder is None or folder.name in _LIBRARIES else folder
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] == __name__.partition(".")[0]
 
 
 def _is_beside(file: Path, base: Path | None) -> bool:

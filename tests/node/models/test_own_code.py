@@ -1,7 +1,10 @@
 """A run whose own code has changed since it began: state that does not fit is refused, all else is said."""
 
 import asyncio
+import importlib
 import sys
+import types
+import zipfile
 
 import pytest
 
@@ -11,7 +14,7 @@ from farflung.job.data.own_code import THERE, check_own_code
 from farflung.job.data.sampling import ORDER
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
-from farflung.node.models.own_code import own_code
+from farflung.node.models.own_code import own_code, source_digest
 from farflung.node.models.profiling.cost import profile
 from farflung.proto.errors import JobError
 
@@ -138,3 +141,56 @@ def test_a_run_of_an_older_version_has_nothing_to_compare(folder):
     old = facts.model_copy(update={"profile": facts.profile.model_copy(update={"own": None})})
     folder.write(CODE + "\n\n")
     assert folder.resumed(old)[1] == []
+
+
+@pytest.fixture
+def digest(tmp_path, monkeypatch):
+    """A function: the digest of a module of tmp_path, loaded anew."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def made(name="own_main"):
+        for loaded in [one for one in sys.modules if one.startswith("own_")]:
+            del sys.modules[loaded]
+        importlib.invalidate_caches()
+        importlib.import_module(name)
+        return source_digest(name)
+
+    yield made
+    for loaded in [one for one in sys.modules if one.startswith("own_")]:
+        del sys.modules[loaded]
+
+
+def test_a_number_that_a_module_imports_counts_and_the_ends_of_lines_do_not(tmp_path, digest):
+    (tmp_path / "own_main.py").write_bytes(b"try:\n    from own_set import WIDTH\nexcept ImportError:\n    WIDTH = 1\n")
+    (tmp_path / "own_set.py").write_bytes(b"WIDTH = 2\n")
+    before = digest()
+    (tmp_path / "own_set.py").write_bytes(b"WIDTH = 2\r\n")
+    assert digest() == before
+    (tmp_path / "own_set.py").write_bytes(b"WIDTH = 16\n")
+    assert digest() != before
+
+
+def test_modules_of_a_package_without_an_init_count(tmp_path, digest):
+    (tmp_path / "own_pack").mkdir()
+    (tmp_path / "own_pack" / "main.py").write_text("from .other import f\n")
+    (tmp_path / "own_pack" / "other.py").write_text("def f(): return 1\n")
+    before = digest("own_pack.main")
+    (tmp_path / "own_pack" / "other.py").write_text("def f(): return 11\n")
+    assert digest("own_pack.main") != before
+
+
+def test_odd_modules_have_a_digest(tmp_path, digest, monkeypatch):
+    """Objects that raise when they are asked, source in a zip file, source that is gone or was never in a file."""
+    odd = "class Odd:\n    def __getattribute__(self, name):\n        raise RuntimeError(name)\nodd = Odd()\n"
+    (tmp_path / "own_main.py").write_text(odd)
+    assert digest()
+    (tmp_path / "own_main.py").unlink()
+    assert source_digest("own_main")
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as file:
+        file.writestr("own_zipped.py", "x = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "packed.zip"))
+    assert digest("own_zipped")
+    monkeypatch.setitem(sys.modules, "own_made", types.ModuleType("own_made"))
+    sys.modules["own_made"].__file__ = "<string>\0"
+    assert source_digest("own_made")
