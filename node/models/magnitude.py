@@ -47,13 +47,19 @@ class Magnitude(nn.Module):
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             matrix = rows_of(base_layer, self.transposed)
             lengths = torch.cat([*_lengths(matrix, lora_A.weight, lora_B.weight, scaling)])  # type: ignore[arg-type]
-        factor = (self.weight / lengths).view(1, -1)
+        factor = (self.weight / above_zero(lengths)).view(1, -1)
         if base_result is None:
             base_result = base_layer(x)
         if base_layer.bias is not None:
             base_result = base_result - base_layer.bias
         added: Tensor = (factor - 1) * base_result + factor * lora_B(lora_A(x)) * scaling
         return added
+
+
+def above_zero(lengths: Tensor) -> Tensor:
+    """The lengths by which rows are divided: a row of zeros, as pruned models have, has no direction and stays zeros,
+    where 0 / 0 would spoil every step."""
+    return torch.where(lengths > 0, lengths, math.inf)
 
 
 def rows_of(layer: Any, transposed: bool) -> Tensor:
@@ -111,5 +117,5 @@ def exact_lengths(matrix: Tensor) -> Tensor:
 
 def merged_rows(rows: Tensor, magnitudes: Tensor) -> Tensor:
     """The matrix [outputs, inputs] that a layer with these magnitudes multiplies with. ``rows``: W + scaling B A."""
-    factors: Tensor = magnitudes / torch.linalg.vector_norm(rows, dim=1)
+    factors: Tensor = magnitudes / above_zero(torch.linalg.vector_norm(rows, dim=1))
     return rows * factors[:, None]

@@ -103,9 +103,8 @@ def _imported(source: bytes, module: ModuleType) -> Iterator[str]:
             except ImportError:
                 continue
             yield from (here, *(f"{here}.{one.name}" for one in node.names))
-        elif isinstance(node, ast.stmt | ast.Module | ast.excepthandler | ast.match_case):
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                waiting += ast.iter_child_nodes(node)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.expr):
+            waiting += ast.iter_child_nodes(node)
 
 
 def _base(name: str) -> Path | None:

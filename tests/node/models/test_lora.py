@@ -11,6 +11,7 @@ from header_bodies import body_of
 from hypothesis import given
 from hypothesis import strategies as st
 from plain_lora import peft_losses, save_base
+from torch import nn
 from windows import Windows, facts_of, wait_until
 
 from farflung.coordinator.membership.members import expected_bases
@@ -18,7 +19,7 @@ from farflung.job.files import load_job
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
 from farflung.node.models.lora import base_digests, load_frozen
-from farflung.node.models.magnitude import exact_lengths
+from farflung.node.models.magnitude import Magnitude, exact_lengths, merged_rows
 from farflung.node.models.profiling.cost import profile
 from farflung.node.state.transfers import serving as base
 from farflung.proto import control_pb2, data_pb2
@@ -345,3 +346,16 @@ def test_the_length_of_a_row_is_exact(rows, columns, size, seed):
     wanted = torch.linalg.vector_norm(matrix.double(), dim=1).float()
     torch.testing.assert_close(exact_lengths(matrix), wanted, rtol=1.3e-7, atol=0)
     assert torch.equal(exact_lengths(matrix.flip(1)), exact_lengths(matrix)), "in any order"
+
+
+def test_a_row_of_zeros_has_a_magnitude_of_zero_and_spoils_nothing():
+    base, down, up = (nn.Linear(*shape, bias=False) for shape in ((3, 2), (3, 1), (1, 2)))
+    nn.init.zeros_(up.weight)
+    base.weight.data = torch.tensor([[0.0, 0.0, 0.0], [3.0, 4.0, 0.0]])
+    made, x = Magnitude(2, False), torch.ones(1, 3)
+    made.weight = nn.Parameter(exact_lengths(base.weight.data))
+    added = made(x, lora_A=down, lora_B=up, scaling=1.0, base_layer=base, base_result=base(x).detach())
+    assert torch.equal(added, torch.zeros(1, 2))
+    added.sum().backward()
+    assert made.weight.grad[0] == 0 and up.weight.grad[0] == 0 and up.weight.grad[1].isfinite()
+    assert torch.equal(merged_rows(base.weight.data, made.weight.data), base.weight.data)
