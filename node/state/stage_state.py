@@ -92,8 +92,8 @@ class StageState:
 
     def taken(self, step: int) -> int:
         """Gradient mode: the number of optimiser steps up to ``step``, all of the run's but those that fp16's loss
-        scale has dropped before."""
-        return step - (self.loss_scale.dropped if self.loss_scale is not None else 0)
+        scale has dropped before; at least 1, whatever a holder has said of these."""
+        return max(1, step - (self.loss_scale.dropped if self.loss_scale is not None else 0))
 
     def obey(self, plan: Plan) -> None:
         """Take over the plan's choice whether to recompute activations, if the job leaves it to the plan."""

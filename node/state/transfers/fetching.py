@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -51,8 +52,8 @@ class StateFetch:
         ``request``: the number that the requests and their answers carry. ``kept``: ``wanted`` has earlier values;
         pieces that are equal at a holder are not fetched."""
         self.request = request
-        self.loss_scale: LossScale | None = None
-        """fp16: a holder's loss scale."""
+        self._scales: dict[str, LossScale] = {}
+        """fp16: holder -> the loss scale that it says."""
         self._send, self._refuse, self._tell = send, refuse, tell
         self._clock, self._moments, self._snapshot = clock, moments, snapshot
         self._wanted = {name: list(vectors.values()) for name, vectors in wanted.items()}
@@ -64,6 +65,11 @@ class StateFetch:
     @property
     def done(self) -> bool:
         return self._machine.done
+
+    @property
+    def loss_scale(self) -> LossScale | None:
+        """fp16: the loss scale that most of the holders say that were asked; None: none said one."""
+        return max(self._scales.values(), key=Counter(self._scales.values()).__getitem__, default=None)
 
     @property
     def size(self) -> int:
@@ -126,7 +132,7 @@ class StateFetch:
         if sender not in self._machine.sources or (name and name not in self._wanted):
             raise ValueError("state that it was not asked for")
         if is_scale(sent.loss_scale):
-            self.loss_scale = LossScale(sent.loss_scale, sent.good_steps, sent.dropped_steps)
+            self._scales[sender] = LossScale(sent.loss_scale, sent.good_steps, sent.dropped_steps)
         if not name:
             self._take_digests(sender, payload, now)
             return

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from farflung.node.state.files.checkpoint import loss_scale_of
 from farflung.node.state.loss_scale import FIRST, LossScale
+from farflung.node.state.stage_state import StageState
 from farflung.proto.words.loss_scale import LEAST, MOST, is_scale
 
 
@@ -56,3 +57,10 @@ def test_a_scale_in_a_gradient_is_told_apart():
         tally, mail = SimpleNamespace(loss_scale=before), (0, SimpleNamespace(loss_scale=scale, step=5), b"")
         StageRunner._learn_scale(made, SimpleNamespace(after="b"), mail, tally)
     assert spoiled == [("b", f"a gradient of step 5 with loss scale {one}") for one in (8, 0, 3)]
+
+
+def test_more_dropped_steps_than_the_run_has_do_not_end_the_optimiser():
+    state = SimpleNamespace(loss_scale=LossScale(FIRST, dropped=2**32 - 1))
+    assert StageState.taken(state, 5) == 1
+    state.loss_scale = LossScale(FIRST, dropped=2)
+    assert StageState.taken(state, 5) == 3

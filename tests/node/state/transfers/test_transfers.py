@@ -7,6 +7,7 @@ import pytest
 import torch
 from header_bodies import body_of
 
+from farflung.node.state.loss_scale import LossScale
 from farflung.node.state.transfers.fetching import StateFetch
 from farflung.node.state.transfers.serving import StateServer
 from farflung.node.state.transfers.transfer_plan import (
@@ -340,3 +341,20 @@ def test_who_says_no_digests_is_asked_for_pieces_all_the_same():
     machine.lost("a", "its connection broke", 1.0)
     assert not machine.ask(1.5)
     assert {piece.name for _, piece in machine.ask(1.0 + STALL_SECONDS)} == {"", "w"}
+
+
+def test_one_holder_that_lies_about_the_loss_scale_is_outvoted():
+    """A wrong number of dropped steps would make the joiner's optimiser steps others than the group's."""
+
+    def tamper(sender, header, payload):
+        if sender == "c":
+            header.state.loss_scale, header.state.dropped_steps = 2.0**-14, 2**32 - 1
+        return payload
+
+    true, here = torch.arange(9 * PIECE // 4, dtype=torch.float32), torch.zeros(9 * PIECE // 4)
+    peers = Peers({name: {"w": {"": true}} for name in "cab"}, {"w": {"": here}}, tamper)
+    for server in peers.servers.values():
+        server.open({"w": {"": true}}, LossScale(2.0**10, 3, 2))
+    assert peers.fetch.loss_scale is None
+    peers.run()
+    assert torch.equal(here, true) and peers.fetch.loss_scale == LossScale(2.0**10, 3, 2)
