@@ -36,8 +36,9 @@ class Offering:
         self._ready = set()
 
     def ready(self, parts: Iterable[Part]) -> None:
-        """These parts of the open round may be offered."""
-        self._ready |= {part.index for part in parts}
+        """These parts of the open round may be offered. One that was offered is not offered again: its gradient may be
+        its sum by now."""
+        self._ready |= {part.index for part in parts if not self._rounds.has_offered(part)}
 
     def place_sums(self, current: OpenRound) -> None:
         """Put the sums that cannot be lost any more into the gradient's place, where this node's own gradient is not

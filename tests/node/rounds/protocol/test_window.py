@@ -216,3 +216,22 @@ def test_a_sum_that_counts_what_a_member_has_not_offered_yet_is_refused(pattern)
         group.deliver(0)
     sums = finish(group)
     assert all(torch.equal(one, sums[0]) for one in sums)
+
+
+@pytest.mark.parametrize("pattern", ["publishers", "all_to_all"])
+def test_a_part_that_is_named_ready_again_is_not_offered_again(pattern):
+    """Where its sum has taken the gradient's place, a second offer would be another one."""
+    group = Group(pattern, "none", [1.0] * 3, gradient=True, cuts=CUTS)
+    gradients(group)
+    link = group.links["c"]
+    link.offer(link.rounds.plan.parts[:4])
+    link.offer(link.rounds.plan.parts)
+    for one in group.links.values():
+        one.begin()
+    for _ in range(500):
+        if group.mail:
+            group.deliver(0)
+            link.offer(link.rounds.plan.parts)
+    assert not group.mail
+    sums = finish(group)
+    assert not group.warnings and all(torch.equal(one, sums[0]) for one in sums)
