@@ -25,6 +25,8 @@ def following(state: str, model: Model, here: Path | None = None, task: str = "l
     export = f"next: farflung export {state} {out}"
     if model.build is not None or model.parameters is not None:
         return f"{export} writes the weights, for load_state_dict"
+    if task == "classification" and model.lora is not None:
+        return f"{export} writes adapter and head, for peft; with --merge the whole classifier, for transformers"
     if task == "classification":
         return f"{export} writes the classifier, for transformers"
     generate = f'farflung generate {state} "Once upon a time"'

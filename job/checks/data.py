@@ -110,8 +110,6 @@ def _labelled_mistakes(job: Job) -> Iterator[Mistake]:
         yield ("data", "classes"), f"data.classes names {twice!r} twice, and a label of that name would mean both"
     if not job.model.pretrained:
         yield ("model",), 'train.task = "classification" needs model.pretrained: the folder of an encoder or a decoder'
-    if job.model.lora is not None:
-        yield ("model", "lora"), 'not yet: model.lora with train.task = "classification", whose head trains, too'
     if data.where == "node":
         yield ("data", "where"), 'not yet: data.labelled with where = "node"'
 

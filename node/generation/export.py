@@ -24,7 +24,7 @@ from torch import Tensor
 from ...job.data.tokenizer_folder import FILES as TOKENIZER_FILES
 from ...proto.errors import FarflungError
 from ...proto.words.border import below
-from ..models.classifier import ClassifierModel
+from ..models.classifier import Classifier
 from ..models.definition import LanguageModel, ModelDefinition
 from ..models.factory import model_of
 from ..models.lora import ADAPTER_WEIGHTS, LoraModel, write_adapter
@@ -88,13 +88,15 @@ def write_export(checkpoint: Checkpoint, folder: Path, merge: bool) -> None:
         source = Path(str(job.model.pretrained))
         if isinstance(definition, LoraModel) and weights is not None:
             check_base(checkpoint, source)
-            if merge:
+            if merge and isinstance(definition, Classifier):
+                _write_classifier(definition, weights, _merged(definition, weights, tensors), source, folder)
+            elif merge:
                 _write_like(definition, weights, _merged(definition, weights, tensors), source, folder)
             else:
                 _save(write_adapter(definition, tensors, str(source), folder), folder / ADAPTER_WEIGHTS)
         elif weights is None:
             _write_fresh(definition, tensors, folder)
-        elif isinstance(definition, ClassifierModel):
+        elif isinstance(definition, Classifier):
             _write_classifier(definition, weights, tensors, source, folder)
         else:
             _write_like(definition, weights, tensors, source, folder)
@@ -124,18 +126,18 @@ def _write_fresh(definition: LanguageModel, tensors: Mapping[str, Read], folder:
 
 
 def _write_classifier(
-    definition: ClassifierModel, weights: Weights, tensors: Mapping[str, Read], source: Path, folder: Path
+    definition: Classifier, weights: Weights, tensors: Mapping[str, Read], source: Path, folder: Path
 ) -> None:
     """A fine-tuned classifier, in the dtypes of the folder that it started from, without that folder's heads for other
     tasks; config.json names the classes."""
-    kept = {name: weights.stored_name(definition, name) for name in definition.shapes}
+    kept = {name: weights.stored_name(definition, name) for name in definition.stored}
     types = {name: DTYPES[weights.slot(stored).dtype] for name, stored in kept.items() if stored is not None}
     usual = max(types.values(), key=list(types.values()).count, default=torch.float32)
 
     def read(name: str) -> Tensor:
         return tensors[name]().to(types.get(name, usual))
 
-    _save_grouped(definition, {name: partial(read, name) for name in definition.shapes}, folder)
+    _save_grouped(definition, {name: partial(read, name) for name in definition.stored}, folder)
     stored = json.loads((source / CONFIG).read_text(encoding="utf-8"))
     made = definition.config.to_dict()
     of_its_own = {key: made[key] for key in ("id2label", "label2id", "problem_type", "pad_token_id")}
@@ -211,13 +213,13 @@ def _write_like(
 
 
 def _merged(definition: LoraModel, weights: Weights, tensors: Mapping[str, Read]) -> dict[str, Read]:
-    """Readers of the base's parameters, each with its adapter added."""
+    """Readers of the model's parameters: those of the base with their adapters added, others as they were trained."""
 
     def read(name: str) -> Tensor:
         (base,) = initial_weights(definition, [name], 0, weights).values()
         return definition.merged(name, base, lambda adapter: tensors[adapter]())
 
-    return {name: partial(read, name) for name in definition.frozen}
+    return {name: tensors[name] if name in definition.shapes else partial(read, name) for name in definition.stored}
 
 
 def _write_build(

@@ -10,7 +10,7 @@ from ...job.data.labelled import class_names
 from ...job.schema import Job
 from ...proto.errors import FarflungError
 from .builds import sequential_model
-from .classifier import ClassifierModel
+from .classifier import AdaptedClassifier, ClassifierModel
 from .decoders.families import check_classifier, check_decoder, fresh_config, stored_config
 from .decoders.matrix_plan import matrix_plan
 from .definition import LanguageModel, ModelDefinition
@@ -51,6 +51,8 @@ def model_of(
             balance = float(values.get("router_aux_loss_coef") or 0.0) if values.get("output_router_logits") else 0.0
         if classifies:
             names = class_names(values, job.data.classes)
+            if job.model.lora is not None:
+                return AdaptedClassifier(config, names, job.model.lora, job.train.recompute is True, balance)
             return ClassifierModel(config, names, job.train.recompute is True, balance)
         if job.model.lora is not None:
             if job.train.task == "dpo":

@@ -2,7 +2,8 @@
 
 Chosen matrices W of a pretrained model's blocks get two small matrices A and B beside them; such a layer computes
 x W + alpha / rank (x A) B. Only A and B are parameters of the run: they alone train, travel in rounds and are stored in
-checkpoints. The model folder's own weights, the base, are frozen: one node of each stage reads them from the
+checkpoints, and with them the head where the task is classification. The model folder's other weights, the base, are
+frozen: one node of each stage reads them from the
 coordinator, the others fetch them from that node or from another that holds the layer (node/state/transfers/base.py).
 With ``dora`` a magnitude for each row of W trains too (magnitude.py).
 Every node reports a hash of its base: a node with another base is put out.
@@ -13,8 +14,8 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,22 +43,25 @@ class LoraModel(LanguageModel):
     """
 
     starts_from_folder = False
+    purpose = "CAUSAL_LM"
+    """What `peft` calls the task."""
 
     def __init__(self, config: Any, lora: Lora, recompute: bool = False, balance: float = 0.0) -> None:
         self.lora = lora
-        super().__init__(config, recompute, partial(add_adapters, lora=lora), balance)
+        super().__init__(config, recompute, self._changed, balance)
         wrapped, last = self._pieces, len(self.layers) - 1
         count = last - 1
         frozen = [set[str]() for _ in range(count)]
         for piece, found in enumerate(wrapped):
             layer = min(max(piece - 1, 0), count - 1)
-            frozen[layer] |= {base_name(name) for name in found if not is_adapter(name)}
+            frozen[layer] |= {base_name(name) for name in found if not self.trains(name)}
         self.frozen_names = frozen
-        names = [[name for name in one if is_adapter(name)] for one in wrapped[1:last]]
+        names = [[name for name in one if self.trains(name)] for one in wrapped[1:last]]
+        names[-1] += [name for name in wrapped[last] if self.trains(name)]
         everything = self._everything
         super(LanguageModel, self).__init__(list(self.layers[1:last]), names, recompute)
-        self.shapes = {name: shape for name, shape in everything.items() if is_adapter(name)}
-        self.frozen = {base_name(name): shape for name, shape in everything.items() if not is_adapter(name)}
+        self.shapes = {name: shape for name, shape in everything.items() if self.trains(name)}
+        self.frozen = {base_name(name): shape for name, shape in everything.items() if not self.trains(name)}
         self.frozen_dtype = torch.bfloat16 if lora.base == "bf16" else torch.float32
         self.packed: set[str] = set()
         """Names of the frozen parameters that are kept in 8 or 4 bits per weight."""
@@ -76,6 +80,18 @@ class LoraModel(LanguageModel):
     @property
     def stored(self) -> Mapping[str, tuple[int, ...]]:
         return self.frozen
+
+    @property
+    def whole(self) -> tuple[str, ...]:
+        """The modules outside of the blocks that train whole, as `peft` names them: its ``modules_to_save``."""
+        return ()
+
+    def trains(self, name: str) -> bool:
+        """Whether a parameter trains."""
+        return is_adapter(name)
+
+    def _changed(self, model: nn.Module) -> None:
+        add_adapters(model, self.lora, self.whole)
 
     def build(self, first: int, last: int, device: torch.device | str = "cpu") -> LanguageStage:
         """The stage of layers [first, last]; all values are undefined, those of frozen parameters too."""
@@ -151,19 +167,18 @@ def base_digests(definition: ModelDefinition, layers: Iterable[int], digests: Ma
     return found
 
 
-def add_adapters(model: Any, lora: Lora) -> None:
-    """Puts adapters beside the target modules of a `transformers` model on the meta device, and freezes the rest."""
+def add_adapters(model: Any, lora: Lora, whole: Sequence[str] = ()) -> None:
+    """Puts adapters beside the target modules of a `transformers` model on the meta device, and freezes the rest.
+    ``whole``: modules that get no adapters, as they train themselves; freezing them too is undone by the caller."""
     import transformers
 
     peft = _peft()
     family = str(model.config.model_type)
     kinds = (nn.Linear, transformers.pytorch_utils.Conv1D)
     head = model.get_output_embeddings()
-    matrices = {
-        path.rpartition(".")[2]: None
-        for path, module in model.named_modules()
-        if isinstance(module, kinds) and module is not head
-    }
+    outside = re.compile(rf"(.*\.)?({'|'.join(whole)})(\..*)?") if whole else None
+    paths = [path for path, module in model.named_modules() if isinstance(module, kinds) and module is not head]
+    matrices = {path.rpartition(".")[2]: None for path in paths if not (outside and outside.fullmatch(path))}
     for target in lora.targets or ():
         if target not in matrices:
             near = difflib.get_close_matches(target, matrices, 1, 0.5)
@@ -173,7 +188,10 @@ def add_adapters(model: Any, lora: Lora) -> None:
                 hint=f"the layers that take an adapter are: {', '.join(matrices)}",
             )
     try:
-        peft.inject_adapter_in_model(_config(lora, _transposed(model)), model, low_cpu_mem_usage=True)
+        config = _config(lora, _transposed(model))
+        if outside and any(outside.fullmatch(one) and one.rpartition(".")[2] in (lora.targets or ()) for one in paths):
+            config.exclude_modules = outside.pattern
+        peft.inject_adapter_in_model(config, model, low_cpu_mem_usage=True)
         if lora.dora:
             add_magnitudes(model, _transposed(model))
     except ValueError as error:
@@ -191,6 +209,7 @@ def write_adapter(
     config = _config(definition.lora, _transposed(definition.skeleton))
     config.target_modules = sorted({path.rpartition(".")[2] for path in definition.adapted})
     config.base_model_name_or_path, config.inference_mode = base, True
+    config.task_type, config.modules_to_save = definition.purpose, list(definition.whole) or None
     config.save_pretrained(folder)
     stored = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     stored["target_modules"] = config.target_modules  # `peft` writes a set, which has no order

@@ -28,7 +28,7 @@ llama."""
 DEFAULT_CONTEXT = 1024
 """Tokens of a sample of a pretrained model where the job has no context; the model's longest context where that is
 shorter."""
-CUT = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3", "granite"})
+CUT = frozenset({"gpt_neox", "llama", "mistral", "qwen2", "qwen3", "smollm3", "granite"})
 """Families whose blocks' matrices devices of one node may share; a run asks `transformers` about every family."""
 LORA_TARGETS = {"gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"], "gpt_neox": ["query_key_value"]}
 """The matrices that get adapters where a job names none: the defaults of `peft`."""

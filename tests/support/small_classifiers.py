@@ -36,6 +36,11 @@ LABELS = torch.tensor([0, 2, 1])
 TARGETS = torch.cat([torch.full((3, KINDS.shape[1] - 1), IGNORED), LABELS[:, None]], 1)
 
 
+def adapters_for(family: str) -> dict[str, Any]:
+    """A table ``[model.lora]`` for a family. `peft` has no default for DistilBERT's matrices."""
+    return {"rank": 2, **({"targets": ["q_lin", "v_lin"]} if family == "distilbert" else {})}
+
+
 def saved(family: str, folder: Path, **changes: Any) -> Any:
     """A model with random weights of three classes, saved in ``folder``."""
     family, more = VARIANTS.get(family, (family, {}))
@@ -54,17 +59,22 @@ def saved(family: str, folder: Path, **changes: Any) -> Any:
 
 
 def keywords_of(model: Any) -> dict[str, torch.Tensor]:
-    """What its tokenizer would say beside the tokens."""
+    """What its tokenizer would say beside the tokens of IDS."""
+    return keywords_for(model, KINDS)
+
+
+def keywords_for(model: Any, kinds: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The same of tokens of these ``kinds``."""
     types = "token_type_ids" in inspect.signature(type(model).forward).parameters
     types = types and getattr(model.config, "type_vocab_size", 0) > 1
-    more = {"token_type_ids": (KINDS - 1).clamp(min=0)} if types else {}
-    return {"attention_mask": (KINDS != 0).long(), **more}
+    more = {"token_type_ids": (kinds - 1).clamp(min=0)} if types else {}
+    return {"attention_mask": (kinds != 0).long(), **more}
 
 
-def job_of(folder: Path, **train: Any) -> Job:
-    """A job that fine-tunes the folder."""
+def job_of(folder: Path, lora: dict[str, Any] | None = None, **train: Any) -> Job:
+    """A job that fine-tunes the folder. ``lora``: the table of its adapters."""
     words = {"batch": 4, "microbatch": 2, "task": "classification", **train}
-    model = {"pretrained": str(folder), "context": KINDS.shape[1]}
+    model = {"pretrained": str(folder), "context": KINDS.shape[1], **({"lora": lora} if lora is not None else {})}
     return Job.model_validate({"model": model, "data": {"labelled": ["none"], "classes": NAMES}, "train": words})
 
 
@@ -72,5 +82,5 @@ def table() -> str:
     """The table of docs/how-to/classify.md: a row a family, whose every mark is a test of test_classifiers.py."""
     columns = ("family", "load", "logits", "gradients", "dropout", "export", "[model.lora]")
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    rows += [f"| {family} |" + " ✓ |" * 5 + " refused: not yet |" for family in CLASSIFIERS]
+    rows += [f"| {family} |" + " ✓ |" * 6 for family in CLASSIFIERS]
     return "\n".join(rows)

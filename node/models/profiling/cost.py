@@ -25,11 +25,12 @@ from ....proto.errors import OWN, FarflungError
 from ....scheduler.workloads.decoders import FORMULAS, decoder_layers, shape_of
 from ....scheduler.workloads.workload import Layer
 from ..builds import SequentialModel, build_data
+from ..classifier import AdaptedClassifier, ClassifierModel
 from ..decoders.families import DEFAULT_CONTEXT
 from ..decoders.matrix_plan import can_share
 from ..definition import LanguageModel, ModelDefinition
 from ..factory import model_of
-from ..lora import LoraModel
+from ..lora import LoraModel, is_adapter
 from ..own_code import own_code
 from ..preferences import PreferenceModel
 from ..quantised import packed_size
@@ -149,7 +150,13 @@ def counted_layers(definition: LanguageModel, context: int, precision: str) -> S
 def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[LayerProfile]:
     """The base's layers, with the embedding in the first block's layer and the head in the last one's. The backward
     pass computes no gradients of frozen weights, so it costs as much as the forward pass."""
-    whole = language_layers(LanguageModel(definition.config), context, precision)
+    plain: LanguageModel
+    if isinstance(definition, AdaptedClassifier):
+        plain = ClassifierModel(definition.config, definition.names)
+    else:
+        plain = LanguageModel(definition.config)
+    whole = language_layers(plain, context, precision)
+    heads = {name: math.prod(shape) for name, shape in definition.shapes.items() if not is_adapter(name)}
     # With pairs of answers a stage also computes the reference's forward pass, and sends both hidden states.
     twice = isinstance(definition, PreferenceModel)
     half = definition.frozen_dtype == torch.bfloat16  # then autocast copies only vectors, which are small
@@ -158,20 +165,22 @@ def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[La
         last = layer == len(definition.layers) - 1
         parts = whole[layer + (layer > 0) : layer + 2 + last]
         trained = sum(math.prod(definition.shapes[each]) for each in definition.parameter_names(layer, layer))
+        head = sum(heads.values()) if last else 0
         packed = definition.packed.intersection(definition.frozen_names[layer])
         sizes = [math.prod(definition.frozen[each]) for each in packed]
         kept = sum(packed_size(size, definition.lora.base) for size in sizes) / 4
-        others = sum(part.parameters for part in parts) - sum(sizes)
+        others = sum(part.parameters for part in parts) - sum(sizes) - head
         profiles.append(
             LayerProfile(
                 name=name,
                 parameters=trained,
                 frozen=round(others * (0.5 if half else 1.0) + kept),
                 flops_per_sample=sum(part.flops_per_sample for part in parts) * (1 if twice else 2 / 3)
-                + 6.0 * context * trained,
+                + (parts[-1].flops_per_sample / 3 if head else 0.0)
+                + 6.0 * context * (trained - head),
                 activation_elements_per_sample=0
                 if last
-                else context * int(definition.config.hidden_size) * (1 + twice),
+                else (context + plain.beside(context)) * int(definition.config.hidden_size) * (1 + twice),
                 stored_elements_per_sample=sum(part.stored_elements_per_sample for part in parts),
                 copied_elements=max(sizes) if sizes else 0 if half else sum(part.copied_elements for part in parts),
                 working_elements_per_sample=max(part.working_elements_per_sample for part in parts) * (1 + twice),

@@ -15,7 +15,7 @@ from ...context import NodeContext
 from ...ipc.arena import release_freed_memory
 from ...models.magnitude import first_magnitudes
 from ...models.weights.fetch import Fetch
-from ...models.weights.pretrained import Weights, initial_weights, weights_of
+from ...models.weights.pretrained import initial_weights, weights_of
 from ...state.files.checkpoint import Checkpoint, load_checkpoint
 from ...state.sections.section import Section
 from ...state.stage_state import REFERENCE, StageState, base_of, share_of
@@ -67,7 +67,7 @@ class StateLoader:
                 and context.definition.starts_from_folder
             ):
                 self._from_folder(context, new, view, names)
-            elif view.checkpoint == 0:  # adapters too: a model folder has none
+            elif view.checkpoint == 0:  # adapters too, where nothing beside them trains: a model folder has none
                 _from_seed(context, new)
             else:
                 self._from_holders(context, new, held, view)
@@ -92,10 +92,13 @@ class StateLoader:
     def _from_folder(self, context: NodeContext, new: StageState, view: control_pb2.View, names: Sequence[str]) -> None:
         """Load the weights of the job's model folder."""
         places = {name: vectors[""] for name, vectors in new.named().items()}
-        weights: Weights | None = None
+        weights, magnitudes = None, first_magnitudes(new.models)
 
         def load(name: str) -> None:
             nonlocal weights
+            if name in magnitudes:
+                places[name].copy_(magnitudes[name])
+                return
             if weights is None:  # a node that fetches all from peers reads nothing of the folder
                 weights = weights_of(context.job, context.facts, self._read)
             places[name].copy_(initial_weights(context.definition, [name], context.job.run.seed, weights)[name])

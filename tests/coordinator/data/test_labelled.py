@@ -164,7 +164,6 @@ def test_an_evaluation_after_each_pass():
         ('text = "a.csv"\nclasses = ["a", "b"]', "", "data.classes is for data.labelled"),
         ('text = "a.csv"', 'task = "classification"', "needs data.labelled"),
         ('labelled = "a.csv"\nclasses = ["a", "b", "a"]', 'task = "classification"', "data.classes names 'a' twice"),
-        ('labelled = "a.csv"', 'task = "classification"\n[model.lora]\nrank = 2', "not yet: model.lora with"),
     ],
 )
 def test_what_does_not_go_together(tmp_path, data, train, message):

@@ -13,6 +13,7 @@ from windows import Windows, facts_of, wait_until
 from farflung.job.data.sampling import Position
 from farflung.job.schema import Job
 from farflung.proto import control_pb2, data_pb2
+from farflung.node.training.steps.early_offers import SWITCH
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -43,6 +44,12 @@ def start(job, artifacts=None, before=lambda hub: None, **view):
     before(hub)
     hub.begin(PLAN, PLAN.nodes, **(view or {"checkpoint": 0}))
     return hub, facts, data
+
+
+@pytest.fixture(autouse=True)
+def late_offers(monkeypatch):
+    """What `change_gradients` does comes after the backward pass, so nothing may have been offered within it."""
+    monkeypatch.setenv(SWITCH, "0")
 
 
 def change_gradients(hub, name, change):

@@ -6,18 +6,33 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import peft
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from small_classifiers import CLASSIFIERS, IDS, KINDS, LABELS, NAMES, TARGETS, job_of, keywords_of, saved, table
+from small_classifiers import (
+    CLASSIFIERS,
+    IDS,
+    KINDS,
+    LABELS,
+    NAMES,
+    TARGETS,
+    adapters_for,
+    job_of,
+    keywords_of,
+    saved,
+    table,
+)
 
 from farflung.job.data.facts import Facts, Profile
+from farflung.job.schema import Job
 from farflung.node.generation.checkpoint import Checkpoint
 from farflung.node.generation.export import write_export
-from farflung.node.models.classifier import ClassifierModel
+from farflung.node.models.classifier import AdaptedClassifier, ClassifierModel
 from farflung.node.models.dropout import Draw
 from farflung.node.models.factory import model_of
+from farflung.node.models.lora import load_frozen
 from farflung.node.models.profiling.cost import profile
 from farflung.node.models.weights.pretrained import initial_weights, weights_of
 from farflung.proto.errors import FarflungError
@@ -71,19 +86,90 @@ def test_stages_compute_what_transformers_computes(zoo: SimpleNamespace, ends: t
 
 
 def test_an_export_is_loaded_by_transformers_with_its_classes(zoo: SimpleNamespace, tmp_path: Path) -> None:
-    folder, out = tmp_path / "checkpoint", tmp_path / "out"
-    folder.mkdir()
-    out.mkdir()
-    save_file({name: values.contiguous() for name, values in zoo.weights.items()}, folder / "stage-0.safetensors")
-    facts = Facts(
-        samples=4, validation_samples=1, context=IDS.shape[1], vocabulary=67, token_dtype="marked32", steps=1,
-        tokens_digest="", profile=Profile(layers=[], tied=False, family=""), artifacts={}, layout="labelled",
-    )  # fmt: skip
-    write_export(Checkpoint(folder, 1, zoo.job, facts), out, merge=False)
+    out = exported(zoo.job, zoo.weights, tmp_path, merge=False)
     model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(out, output_loading_info=True)
     assert not loading["missing_keys"] and not loading["unexpected_keys"] and not loading["mismatched_keys"]
     assert [model.config.id2label[number] for number in range(len(NAMES))] == NAMES
     torch.testing.assert_close(model(IDS, **keywords_of(model)).logits, zoo.logits, rtol=0, atol=1e-6)
+
+
+def exported(job: Job, weights: dict[str, torch.Tensor], folder: Path, merge: bool) -> Path:
+    """The export of a checkpoint with these values."""
+    checkpoint, out = folder / "checkpoint", folder / ("merged" if merge else "out")
+    checkpoint.mkdir(exist_ok=True)
+    out.mkdir()
+    save_file({name: values.contiguous() for name, values in weights.items()}, checkpoint / "stage-0.safetensors")
+    facts = Facts(
+        samples=4, validation_samples=1, context=IDS.shape[1], vocabulary=67, token_dtype="marked32", steps=1,
+        tokens_digest="", profile=Profile(layers=[], tied=False, family=""), artifacts={}, layout="labelled",
+    )  # fmt: skip
+    write_export(Checkpoint(checkpoint, 1, job, facts), out, merge=merge)
+    return out
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft reads it
+def test_adapters_and_the_head_train_as_with_peft_and_it_loads_them(zoo: SimpleNamespace, tmp_path: Path) -> None:
+    job = job_of(zoo.folder, adapters_for(zoo.family))
+    definition, stored = model_of(job, None), weights_of(job, None)
+    assert isinstance(definition, AdaptedClassifier)
+    torch.manual_seed(4)
+    values = initial_weights(definition, list(definition.shapes), 0, stored)
+    heads = [name for name in values if ".lora_" not in name]
+    assert heads and all(torch.equal(values[name], zoo.weights[name]) for name in heads), "the folder's"
+    values = {name: one + 0.3 * torch.randn_like(one) for name, one in values.items()}
+    base = transformers.AutoModelForSequenceClassification.from_pretrained(zoo.folder)
+    out = exported(job, values, tmp_path, merge=False)
+    model = peft.PeftModel.from_pretrained(base, out, is_trainable=True).eval()
+    wanted = model(IDS, **keywords_of(model.base_model.model)).logits
+    LOSS(wanted, LABELS, reduction="sum").backward()
+    asked = {
+        name.removeprefix("base_model.model.").replace(".modules_to_save.default", ""): one.grad
+        for name, one in model.named_parameters()
+        if one.requires_grad
+    }
+    assert set(asked) == set(definition.shapes)
+    for ends in ((2,), (0, 2)):
+        stages, hidden, first = [], IDS, 0
+        for end in ends:
+            stage = definition.build(first, end).train()
+            load_frozen(stage, lambda name: zoo.weights[name])
+            with torch.no_grad():
+                for name, one in stage.named_parameters():
+                    if one.requires_grad:
+                        one.copy_(values[name])
+            assert definition.parameter_names(first, end) == [
+                name for name, one in stage.named_parameters() if one.requires_grad
+            ]
+            stages.append(stage)
+            hidden, first = stage(hidden, KINDS), end + 1
+        torch.testing.assert_close(hidden, wanted, rtol=0, atol=1e-5)
+        stages[-1].loss_sum(hidden, TARGETS).backward()
+        for stage in stages:
+            for name, one in stage.named_parameters():
+                if one.requires_grad:
+                    torch.testing.assert_close(one.grad, asked[name], rtol=1e-4, atol=1e-5)
+    merged = exported(job, values, tmp_path, merge=True)
+    whole = transformers.AutoModelForSequenceClassification.from_pretrained(merged)
+    assert [whole.config.id2label[number] for number in range(len(NAMES))] == NAMES
+    torch.testing.assert_close(whole(IDS, **keywords_of(whole)).logits, wanted, rtol=0, atol=1e-5)
+    layers, plain = profile(job, 67).layers, profile(zoo.job, 67).layers
+    assert sum(layer.parameters for layer in layers) == sum(one.numel() for one in values.values())
+    own = sum(zoo.weights[name].numel() for name in heads)
+    assert sum(layer.frozen for layer in layers) == sum(layer.parameters for layer in plain) - own
+    assert layers[0].activation_elements_per_sample == plain[1].activation_elements_per_sample
+
+
+@pytest.mark.parametrize(("given", "named"), [(["dense"], {"dense"}), (["query", "dense"], {"query", "dense"})])
+def test_the_head_has_no_adapters_whatever_its_layers_are_called(
+    tmp_path: Path, given: list[str], named: set[str]
+) -> None:
+    saved("bert", tmp_path)
+    definition = model_of(job_of(tmp_path, {"rank": 2, "targets": given}), None)
+    assert isinstance(definition, AdaptedClassifier) and definition.whole == ("pooler", "classifier")
+    assert {path.rpartition(".")[2] for path in definition.adapted} == named
+    assert all(".layer." in path for path in definition.adapted)
+    with pytest.raises(FarflungError, match=r"no layer of the family bert is called 'classifier'"):
+        model_of(job_of(tmp_path, {"targets": ["classifier"]}), None)
 
 
 def test_dropout_is_the_same_wherever_a_model_is_cut(zoo: SimpleNamespace) -> None:
