@@ -87,7 +87,9 @@ def _collated(where: str, collator: Collator, item: Any) -> Mapping[str, Any]:
         name = getattr(collator, "__qualname__", type(collator).__name__)
         what = f"{where}: the data_collator {name} failed: {type(error).__name__}: {error}"
         raise JobError(what, "it is called with each row alone: collator([row])") from error
-    if not isinstance(batch, Mapping) or any(len(value) != 1 for value in batch.values()):
+    if isinstance(batch, Mapping):  # transformers' own have labels of None where the row has none
+        batch = {name: value for name, value in batch.items() if value is not None}
+    if not isinstance(batch, dict) or any(np.shape(value)[:1] != (1,) for value in batch.values()):
         raise JobError(f"{where}: the data_collator makes no batch of one row of it", "input_ids and labels, [1, n]")
     return {name: value[0] for name, value in batch.items()}
 

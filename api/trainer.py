@@ -123,6 +123,7 @@ class Trainer:
         an interrupted run there; with others it is refused.
         """
         check_model(self.model)
+        listener = self._listener()
         folder = Path(self.args.output_dir)
         start = folder / "start"
         pad, end = (getattr(self.processing_class, name, None) for name in ("pad_token_id", "eos_token_id"))
@@ -158,7 +159,7 @@ class Trainer:
             advertise=self._advertise,
             state=folder,
             on_event=self._on_event,
-            listener=self._listener(),
+            listener=listener,
         )
         self._load()
         return self.result
@@ -183,12 +184,11 @@ class Trainer:
         args = self.args
         length = {"steps": args.max_steps} if args.max_steps > 0 else {"epochs": args.num_train_epochs}
         batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * (self._nodes + self._others)
-        decays = {"cosine": "cosine", "constant": "none", "constant_with_warmup": "none"}
+        decays = {one: one for one in ("cosine", "linear", "inverse_sqrt")}
+        decays |= dict.fromkeys(("constant", "constant_with_warmup"), "none")
         if args.lr_scheduler_type not in decays:
-            allowed = ", ".join(decays)
-            other = ": transformers' default is not among them" if args.lr_scheduler_type == "linear" else ""
             message = f"lr_scheduler_type = {args.lr_scheduler_type!r} is not one that a run has"
-            raise JobError(message, f"allowed: {allowed}{other}")
+            raise JobError(message, f"allowed: {', '.join(decays)}")
         tables: dict[str, dict[str, Any]] = {
             "run": {"name": "trainer", "seed": args.seed, **length},
             "model": {"pretrained": str(start), "context": args.max_length},

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils.tensorboard import SummaryWriter
 from transformers.integrations import TensorBoardCallback
 
 import farflung
+from farflung.api.callbacks import Callbacks
 from farflung.api.library import job_text
 from farflung.api.rows import rows_of
 from farflung.coordinator.data.chat.rows import conversations
@@ -254,6 +256,44 @@ def test_labels_and_masks_say_what_is_learnt(tmp_path: Path) -> None:
         return {"input_ids": ids, "labels": torch.where(ids > 1, ids, -100), "attention_mask": torch.ones_like(ids)}
 
     assert rows_of([{"text": [1, 2, 3]}], collator=collator).trains.tolist() == [False, True, True]
+
+
+def test_collators_of_transformers(tokenizer: Any) -> None:
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, pad_token=WORDS[1])
+    row = {"input_ids": [2, 3, 4], "labels": [-100, 3, 4]}
+    for collator in (
+        transformers.default_data_collator,
+        transformers.DataCollatorForSeq2Seq(tokenizer),
+        transformers.DataCollatorForLanguageModeling(tokenizer, mlm=False, pad_to_multiple_of=8),
+    ):
+        given = {"input_ids": row["input_ids"]}
+        assert rows_of([given], tokenizer.pad_token_id, None, collator).tokens.tolist() == [2, 3, 4]
+    collator = transformers.DataCollatorForSeq2Seq(tokenizer)
+    assert rows_of([row], collator=collator).trains.tolist() == [False, True, True]
+
+
+def test_callbacks_of_transformers_hear_how_far_the_run_is(tmp_path: Path) -> None:
+    heard: list[Any] = []
+
+    class Hears(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            heard.append(("begin", state.max_steps, args.logging_first_step))
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            heard.append((state.global_step / state.max_steps, state.epoch))
+            control.should_training_stop = True
+
+    one = {"event": "step", "loss": 1.0, "tokens_per_second": 5.0, "steps": 4}
+    events = [{"event": "view"}, *({**one, "step": number} for number in (1, 2)), {"event": "eval", "loss": 0.5}]
+    kinds = [Hears, transformers.PrinterCallback, transformers.ProgressCallback, TensorBoardCallback]
+    for steps, epochs in ((-1, [0.5, 1.0]), (4, [0.0, 0.0])):
+        arguments = asdict(farflung.Arguments(output_dir=tmp_path, num_train_epochs=2, max_steps=steps))
+        callbacks = Callbacks([*kinds, transformers.DefaultFlowCallback], arguments, small_model(), None)
+        with pytest.warns(UserWarning, match="a callback asked the run to stop"):
+            for event in [*events, {"event": "checkpoint"}, {"event": "done"}]:
+                callbacks.told(event)
+        assert heard == [("begin", 4, False), (0.25, epochs[0]), (0.5, epochs[1])]
+        heard.clear()
 
 
 @pytest.mark.usefixtures("forks")

@@ -26,6 +26,7 @@ def test_the_next_command_fits_the_model_and_a_name_that_is_free(tmp_path: Path)
     (tmp_path / "model").mkdir()
     assert "export runs/a model-2," in following("runs/a", GPT2, tmp_path)
     assert "the adapter, with --merge the whole model" in following("runs/a", LORA, tmp_path)
+    assert "adapter and head, for peft" in following("runs/a", LORA, tmp_path, "classification")
     own = following("runs/a", OWN, tmp_path)
     assert "load_state_dict" in own and "generate" not in own
 
@@ -71,6 +72,8 @@ def test_hints_about_tables_in_python_name_no_file(tmp_path: Path, monkeypatch: 
 
 
 def test_what_transformers_own_trainer_takes_gets_a_sentence() -> None:
+    from transformers import EarlyStoppingCallback
+
     from farflung.api.trainer import Arguments, Trainer
 
     class TrainingArguments(SimpleNamespace):
@@ -84,9 +87,13 @@ def test_what_transformers_own_trainer_takes_gets_a_sentence() -> None:
     with pytest.raises(FarflungError, match="TrainingArguments") as caught:
         Trainer(model, TrainingArguments(), [], processing_class=tokenizer)  # type: ignore[arg-type]
     assert "farflung.Arguments" in caught.value.hint
-    with pytest.raises(JobError) as linear:
-        Trainer(model, Arguments(lr_scheduler_type="linear"), [[1]], processing_class=tokenizer).train()
-    assert "transformers' default" in linear.value.hint
+    with pytest.raises(JobError) as other:
+        Trainer(model, Arguments(lr_scheduler_type="cosine_with_restarts"), [[1]], processing_class=tokenizer).train()
+    assert other.value.hint == "allowed: cosine, linear, inverse_sqrt, constant, constant_with_warmup"
+    stops = [EarlyStoppingCallback(2)]
+    with pytest.raises(FarflungError, match="callbacks of the Trainer can't stop a run") as early:
+        Trainer(model, Arguments(), [[1]], processing_class=tokenizer, callbacks=stops).train()
+    assert "patience" in early.value.hint
 
 
 def test_a_run_on_a_wan_has_the_name_that_its_job_says(tmp_path: Path) -> None:
