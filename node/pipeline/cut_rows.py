@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from ...proto.errors import FarflungError
 from ..models.stage import StageModel
 from .piece import Piece
 
@@ -47,6 +49,7 @@ def cut_rows(
     for unit in [*_units(outside), *([layer] for layer in model.inner)]:
         policy = _policy(unit, half)
         fully_shard(unit if len(unit) > 1 else unit[0], mesh=mesh, reshard_after_forward=True, mp_policy=policy)
+        _sum_only(unit[0])
     model.outside = nn.ModuleList(outside)  # FSDP's root is the stage, so its units must be submodules
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
     found = {}
@@ -57,12 +60,41 @@ def cut_rows(
     return found
 
 
+def check_rows(inside: str, kind: str) -> None:
+    """FarflungError if this torch cannot cut parameters into rows on devices of this ``kind``: 2.6 fails on CPUs in the
+    first pass."""
+    if kind == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
+        raise FarflungError(
+            f'parallel.inside = "{inside}" does not work on CPUs with torch {torch.__version__}, which is too old',
+            'pip install -U torch, or write inside = "ddp" under [parallel]',
+        )
+
+
 def _policy(unit: Sequence[nn.Module], half: bool) -> MixedPrecisionPolicy:
-    """In which precision a unit is gathered. Sums over ranks are in fp32. An embedding stays in fp32, as it does under
-    autocast: it begins the hidden state."""
+    """In which precision a unit is gathered. Sums over ranks are in fp32, or in fp64 where only this makes FSDP sum and
+    divide instead of asking gloo for a mean. An embedding stays in fp32, as it does under autocast: it begins the
+    hidden state."""
+    sums = torch.float64 if _needs_sums() and not _sums_on_request() else None
     if not half or any(isinstance(module, nn.Embedding) for module in unit):
-        return MixedPrecisionPolicy()
-    return MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+        return MixedPrecisionPolicy(reduce_dtype=sums)
+    return MixedPrecisionPolicy(torch.bfloat16, sums or torch.float32, cast_forward_inputs=False)
+
+
+def _sum_only(module: nn.Module) -> None:
+    """Let FSDP sum a unit's gradients and divide them itself, where not every torch's gloo computes means."""
+    if _needs_sums() and _sums_on_request():
+        assert isinstance(module, FSDPModule)
+        module.set_force_sum_reduction_for_comms(True)
+
+
+def _needs_sums() -> bool:
+    """Whether the ranks communicate by gloo."""
+    return dist.get_backend() == "gloo"
+
+
+def _sums_on_request() -> bool:
+    """Whether this torch can be told to use sums only."""
+    return hasattr(FSDPModule, "set_force_sum_reduction_for_comms")
 
 
 def _let_go(model: StageModel, computing: Iterable[nn.Module]) -> None:

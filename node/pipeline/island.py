@@ -181,7 +181,7 @@ class Island:
             assert self._definition is not None
             from .sharding import check_inside  # torch.distributed.tensor takes a second to load
 
-            self.rows = check_inside(self._definition, job.parallel.inside, self.ranks).rows
+            self.rows = check_inside(self._definition, job.parallel.inside, self.ranks, self.device.type).rows
         self.shards = None
         self._job, self._allow_code = job, allow_code
         config = fetch(PREFIX + CONFIG).decode() if job.model.pretrained is not None else ""

@@ -25,7 +25,7 @@ from ..models.definition import LanguageModel, ModelDefinition
 from ..models.stage import StageModel
 from ..state.sections.section import Section
 from .cut_matrices import cut_matrices
-from .cut_rows import cut_rows
+from .cut_rows import check_rows, cut_rows
 from .inside.grid import BOTH, FSDP, TP, Grid, grid_of
 from .inside.meshes import COLUMNS, ROWS, Meshes
 from .piece import Piece
@@ -45,7 +45,7 @@ class ShardedStages:
     def __init__(self, definition: ModelDefinition, job: Job, plan: Plan, name: str, meshes: Meshes) -> None:
         """``job``: with the plan's choices."""
         inside, half = inside_of(job, plan.chosen), job.train.precision == "bf16"
-        self.grid = check_inside(definition, inside, dist.get_world_size())
+        self.grid = check_inside(definition, inside, dist.get_world_size(), meshes.kind)
         self._rank, self._device = dist.get_rank(), torch.device(meshes.kind)
         mesh = meshes.of(self.grid)
         stages = plan.stages_of(name)
@@ -106,9 +106,11 @@ class ShardedStages:
             release_freed_memory()
 
 
-def check_inside(definition: ModelDefinition, inside: str, ranks: int) -> Grid:
-    """The grid of an island of ``ranks`` devices with ``parallel.inside`` = ``inside``. FarflungError if it cannot hold
-    this model."""
+def check_inside(definition: ModelDefinition, inside: str, ranks: int, kind: str) -> Grid:
+    """The grid of an island of ``ranks`` devices of a ``kind`` with ``parallel.inside`` = ``inside``. FarflungError if
+    it cannot hold this model, or this torch cannot cut it."""
+    if inside in (FSDP, BOTH):
+        check_rows(inside, kind)
     if inside == FSDP:
         return grid_of(inside, ranks, 1)
     assert isinstance(definition, LanguageModel)

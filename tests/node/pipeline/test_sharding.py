@@ -1,6 +1,7 @@
 """An island whose ranks hold pieces of the parameters computes what one process with whole ones does."""
 
 import queue
+import re
 import threading
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -12,9 +13,10 @@ from sharded_runs import FACTS, GROUP, MIDDLE, ONE_STAGE, STEPS, TWO_STAGES, ass
 
 from farflung.node.models.decoders.matrix_plan import check_heads
 from farflung.node.models.factory import model_of
-from farflung.node.pipeline import island_worker
+from farflung.node.pipeline import cut_rows, island_worker
 from farflung.node.pipeline.island import Island
 from farflung.node.pipeline.piece import part_of
+from farflung.node.pipeline.sharding import check_inside
 from farflung.node.pipeline.spread_pass import SpreadPass, cut
 from farflung.node.state.optimizers.make_optimizer import make_optimizer
 from farflung.node.state.stage_state import StageState
@@ -164,3 +166,20 @@ def test_what_cannot_be_cut():
     with pytest.raises(FarflungError, match="2 heads of keys of this model cannot be shared by 4 devices") as caught:
         check_heads(config, 4)
     assert caught.value.hint == "use --island 2"
+
+
+def test_what_older_torches_lack(monkeypatch):
+    definition = model_of(job_of("llama"), FACTS)
+    assert check_inside(definition, "fsdp", 2, "cpu").rows == 2
+    monkeypatch.delattr(torch.cpu.Stream, "record_event")
+    for inside in ("fsdp", "fsdp+tp"):
+        with pytest.raises(FarflungError, match=f'"{re.escape(inside)}" does not work on CPUs with torch'):
+            check_inside(definition, inside, 4, "cpu")
+    assert check_inside(definition, "fsdp", 2, "cuda").rows == 2 and check_inside(definition, "tp", 2, "cpu").rows == 1
+    linear, table = torch.nn.Linear(2, 2), torch.nn.Embedding(2, 2)
+    for backend, on_request, wanted in (("nccl", True, None), ("gloo", True, None), ("gloo", False, torch.float64)):
+        monkeypatch.setattr(cut_rows.dist, "get_backend", lambda backend=backend: backend)
+        monkeypatch.setattr(cut_rows, "_sums_on_request", lambda on_request=on_request: on_request)
+        assert cut_rows._policy([linear], half=False).reduce_dtype == wanted
+        assert cut_rows._policy([table], half=True).reduce_dtype == wanted
+        assert cut_rows._policy([linear], half=True).reduce_dtype == (wanted or torch.float32)
