@@ -1,10 +1,10 @@
 """The job that nodes get says no secret of its owner's."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
+import tomllib
 from hypothesis import example, given
 from hypothesis import strategies as st
 

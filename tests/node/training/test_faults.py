@@ -12,8 +12,8 @@ from windows import Windows, facts_of, wait_until
 
 from farflung.job.data.sampling import Position
 from farflung.job.schema import Job
-from farflung.proto import control_pb2, data_pb2
 from farflung.node.training.steps.early_offers import SWITCH
+from farflung.proto import control_pb2, data_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 

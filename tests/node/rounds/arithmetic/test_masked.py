@@ -11,11 +11,11 @@ from windows import Windows, facts_of
 from farflung.compress import CodecError
 from farflung.compress.summable.secure import Pairwise
 from farflung.job.schema import Job
+from farflung.node.rounds import exchanges
 from farflung.node.rounds.arithmetic.exchange import Exchange
 from farflung.node.rounds.protocol.messages import Contribution, Decide, Part, RoundPlan
 from farflung.node.rounds.protocol.payloads import Refused
 from farflung.node.state.sections.section import Kept, Layout, Section
-from farflung.node.rounds import exchanges
 from farflung.node.training.modes.delta_mode import DeltaMode
 from farflung.proto import data_pb2
 from farflung.scheduler import Plan

@@ -7,7 +7,6 @@ from itertools import chain
 from types import SimpleNamespace
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from windows import Windows, facts_of, wait_until
