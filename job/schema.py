@@ -41,10 +41,6 @@ _ZERO_ONE_ADAM = (
     "after a step: mode gradient needs those, and mode delta averages weights, not momentum; onebit_adam has both, and "
     "farflung.compress.optimizers.ZeroOneAdam runs under DDP"
 )
-_ADAFACTOR = (
-    "keeps a row and a column of each matrix's squares, and a stage keeps moments as vectors as long as its weights; "
-    'moments = "bf16" with adamw takes 4 bytes a weight'
-)
 
 
 class Train(Table):
@@ -72,14 +68,15 @@ class Train(Table):
             "lamb",
             "lion",
             "muon",
+            "adafactor",
             "onebit_adam",
-            never={"zero_one_adam": _ZERO_ONE_ADAM, "adafactor": _ADAFACTOR},
+            never={"zero_one_adam": _ZERO_ONE_ADAM},
             code=True,
         ),
     ] = Field(
         default="adamw",
-        description="adamw, sgd, lamb, lion, muon (delta mode), onebit_adam (gradient mode), or a function that makes "
-        'one of torch.optim, "package.module:function" (delta mode)',
+        description="adamw, sgd, lamb, lion, muon (delta mode), adafactor, onebit_adam (gradient mode), or a function "
+        'that makes one of torch.optim, "package.module:function" (delta mode)',
     )
     moments: Annotated[Literal["fp32", "bf16"], choice("fp32", "bf16")] = Field(
         default="fp32", description="fp32, bf16 (adamw, lamb): what the optimiser's moments are kept in"

@@ -46,7 +46,7 @@ validation = 0.05               # the part that is held out
 [train]
 batch = {batch:<23} # samples a step, over all pipelines: the same whatever joins
 microbatch = {microbatch:<18} # has to divide the batch; or "auto"
-optimizer = "adamw"             # adamw | sgd | lamb | lion | muon (delta mode) | onebit_adam (gradient mode)
+optimizer = "adamw"             # adamw | sgd | lamb | lion | muon (delta) | adafactor | onebit_adam (gradient)
 learning_rate = {rate}
 warmup_steps = 50
 decay = "cosine"                # cosine | linear | wsd | inverse_sqrt | none

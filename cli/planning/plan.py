@@ -81,10 +81,10 @@ def run(
         speed = max(speed or 0.0, speed_for(wanted, deadline))
     if speed is not None:
         objective = "cost"
-    train = dict(_tables(job).get("train") or {})
+    train, model = (dict(_tables(job).get(name) or {}) for name in ("train", "model"))
     workload = replace(
         workload,
-        movable_bytes=0.0 if job is None or train.get("offload") else moment_bytes(train),
+        movable_bytes=0.0 if job is None or train.get("offload") else moment_bytes(train, model.get("lora")),
         stages=stages if stages is not None else workload.stages,
         pipelines=pipelines if pipelines is not None else workload.pipelines,
     )

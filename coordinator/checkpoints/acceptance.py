@@ -20,9 +20,10 @@ from ...proto.words.loss_scale import is_state
 from ...proto.words.sections import stage_file
 from ...scheduler.plans import Plan
 from ..membership.signals import Announcement
-from .tensor_header import LONGEST_HEADER, Tensors
+from .tensor_header import LONGEST_HEADER, OUTER, Tensors
 
 MOMENTS: Mapping[str, tuple[str, ...]] = {
+    "adafactor": ("v",),
     "adamw": ("m", "v"),
     "lamb": ("m", "v"),
     "lion": ("m",),
@@ -159,13 +160,13 @@ def tensors_of(job: Job, facts: Facts, plan: Plan, stage: int) -> Tensors:
         least -= min(layers[0].parameters, layers[-1].parameters)
     kinds = {"": "F32"}
     if job.updates.mode == "delta" and job.updates.outer_optimizer.momentum:
-        kinds["optimizer.outer."] = "F32"
+        kinds[OUTER] = "F32"
     if job.updates.mode == "gradient" or not job.updates.secure:
         if job.model.parameters is not None or ":" in job.train.optimizer:
             return Tensors(least, most, kinds, _OWN_MOMENTS)
         moments = MOMENTS[job.train.optimizer] if job.train.optimizer != "sgd" or job.train.momentum else ()
         kinds |= {f"optimizer.{name}.": "BF16" if job.train.moments == "bf16" else "F32" for name in moments}
-    return Tensors(least, most, kinds)
+    return Tensors(least, most, kinds, factored=job.train.optimizer == "adafactor")
 
 
 def finished(plan: Plan, begin: int, reported: Mapping[str, int], job: Job) -> int:

@@ -16,10 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...proto.words.moments import factored
+
 LONGEST_HEADER = 16 << 20
 BYTES = {"F32": 4, "BF16": 2}
 _NONSENSE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 _DAMAGED = "has a damaged header"
+OUTER = "optimizer.outer."
+"""Prefix of the outer optimiser's momentum, which belongs to the reference."""
 _KIND = re.compile(r"optimizer\.[^.]+\.")
 
 
@@ -29,13 +33,14 @@ class Tensors:
     each kind, ``least`` to ``most`` elements in all.
 
     ``own``: how many other fp32 kinds there may be under ``optimizer.NAME.``, where only the members know the
-    optimiser.
+    optimiser. ``factored``: all kinds but the reference's have the shapes of proto/words/moments.py.
     """
 
     least: int
     most: int
     kinds: Mapping[str, str]
     own: int = 0
+    factored: bool = False
 
     @property
     def most_bytes(self) -> int:
@@ -128,7 +133,8 @@ def _wrong_entries(entries: Mapping[str, Any], size: int, wanted: Tensors) -> st
     if not wanted.least <= elements <= wanted.most:
         some = f"{wanted.most}" if wanted.least == wanted.most else f"{wanted.least} to {wanted.most}"
         return f"has {elements} weights, where the plan's stage has {some}"
+    short = {name: factored(shape) for name, shape in shapes[""].items()} if wanted.factored else shapes[""]
     for prefix, there in shapes.items():
-        if there != shapes[""]:
+        if there != (shapes[""] if prefix in ("", OUTER) else short):
             return f"has other tensors under {prefix!r} than weights"
     return ""

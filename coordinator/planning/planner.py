@@ -28,7 +28,7 @@ Links = Mapping[tuple[str, str], tuple[float, float]]
 
 def moment_bytes(job: Job) -> float:
     """Bytes that the optimiser's moments take for each parameter."""
-    return jobs.moment_bytes(job.train.model_dump())
+    return jobs.moment_bytes(job.train.model_dump(), job.model.model_dump().get("lora"))
 
 
 def memory_of(job: Job, kind: str, memory: float, nodes: int = 1) -> float:
@@ -157,7 +157,7 @@ def fetch_seconds(job: Job, facts: Facts, plan: Plan, name: str, links: Links) -
 def layer_bytes(job: Job, layers: Iterable[LayerProfile]) -> tuple[float, ...]:
     """For each layer, the bytes that a node fetches for it: weights and the state that moves them."""
     outer = 4.0 * bool(job.updates.outer_optimizer.momentum)
-    moments = jobs.MOMENT_BYTES[job.train.optimizer] if job.updates.mode == "gradient" else 0.0
+    moments = moment_bytes(job) if job.updates.mode == "gradient" else 0.0
     return tuple(layer.parameters * (4.0 + outer + moments) + 4.0 * layer.frozen for layer in layers)
 
 

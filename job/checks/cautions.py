@@ -47,9 +47,9 @@ def _outer_momentum(job: Job, steps: int) -> Iterator[str]:
 
 
 def local_momentum(train: Train) -> float:
-    """The local optimiser's momentum; 0 where it is not known (the owner's own optimiser)."""
+    """The local optimiser's momentum; 0 where it has none, or it is not known (the owner's own optimiser)."""
     if train.optimizer == "muon":
         return MUON_MOMENTUM
     if train.optimizer == "sgd":
         return train.momentum
-    return 0.0 if ":" in train.optimizer else train.betas[0]
+    return 0.0 if ":" in train.optimizer or train.optimizer == "adafactor" else train.betas[0]

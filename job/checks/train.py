@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..schema import Job
+from ..schema import Job, Train
 from ..sentences import Mistake, allowed
 
 
@@ -72,8 +72,13 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
     if train.moments != "fp32" and train.optimizer not in ("adamw", "lamb", "lion", "muon"):
         sentence = f"train.moments = {train.moments!r} is for adamw, lamb, lion and muon, not for {train.optimizer}"
         yield ("train", "moments"), f'{sentence}; allowed: "fp32"'
+    for key in ("betas", "eps") if train.optimizer == "adafactor" else ():
+        if getattr(train, key) != Train.model_fields[key].default:
+            why = "it has no first moment, and its second keeps 1 - t^-0.8 of itself at step t"
+            yield ("train", key), f"train.{key} has no meaning with adafactor: {why}; leave it out"
     if train.momentum and train.optimizer != "sgd":
-        yield ("train", "momentum"), f"train.momentum belongs to sgd; {train.optimizer} has betas"
+        has = "no first moment" if train.optimizer == "adafactor" else "betas"
+        yield ("train", "momentum"), f"train.momentum belongs to sgd; {train.optimizer} has {has}"
 
 
 def inside_mistakes(job: Job) -> Iterator[Mistake]:

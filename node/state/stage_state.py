@@ -161,11 +161,16 @@ class StageState:
         return {**reference, **{f"optimizer.{name}.": vector for name, vector in moments.items()}}
 
     def tensors(self) -> Iterator[tuple[str, str, Tensor]]:
-        """(parameter, prefix, view) of every vector of ``vectors``."""
+        """(parameter, prefix, view) of every vector of ``vectors``, of all sections."""
         for section in self.sections.values():
-            for prefix, vector in self.vectors(section).items():
-                for name, values in section.layout.views(vector):
-                    yield name, prefix, values
+            yield from self.tensors_in(section)
+
+    def tensors_in(self, section: Section) -> Iterator[tuple[str, str, Tensor]]:
+        """(parameter, prefix, view) of every vector of ``vectors``."""
+        for prefix, vector in self.vectors(section).items():
+            layout = section.layout if prefix in REFERENCE else section.of_moments
+            for name, values in layout.views(vector):
+                yield name, prefix, values
 
     def named(self) -> dict[str, dict[str, Tensor]]:
         """parameter -> prefix -> view."""

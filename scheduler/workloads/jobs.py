@@ -23,7 +23,17 @@ from .workload import EVERY, Layer, Size, Workload
 AUTO = "auto"
 SCHEDULES_OF_AUTO = ("1f1b", "interleaved")
 BYTE_VOCABULARY = 256
-MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0, "lion": 4.0, "muon": 8.0, "onebit_adam": 8.0}
+MOMENT_BYTES = {
+    "sgd": 4.0,
+    "adamw": 8.0,
+    "lamb": 8.0,
+    "lion": 4.0,
+    "muon": 8.0,
+    "adafactor": 0.1,
+    "onebit_adam": 8.0,
+}
+"""Bytes of fp32 moments for each parameter. adafactor's are rows and columns, about 10 / width in a gpt2's block and
+7 / width in a llama's: what is counted here is enough from a width of 100 on."""
 HALF = {"fp32": 1.0, "bf16": 0.5, "fp16": 0.5}
 WEIGHT_BYTES = 8.0
 """Bytes of a parameter for its weight and its gradient."""
@@ -103,7 +113,7 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
     pipelines = _wish(parallel, "pipelines")
     if _table(job, "model").get("parameters") and pipelines is None:
         pipelines = batch // microbatch  # own training loops: costs unknown, so as many as possible
-    moments = 0.0 if train.get("offload") else moment_bytes(train)
+    moments = 0.0 if train.get("offload") else moment_bytes(train, _table(job, "model").get("lora"))
     sent = microbatch * max((layer.activation for layer in layers[:-1]), default=1)
     forward, backward = str(activations.get("forward", "none")), str(activations.get("backward", "none"))
     schedule, block = str(parallel.get("schedule", "1f1b")), _whole(updates, "block", BLOCK)
@@ -169,9 +179,15 @@ def plain_bits(precision: str, elements: int) -> float:
     return bits_of(wire_codec("none", precision), elements, PLAIN_BITS)
 
 
-def moment_bytes(train: Mapping[str, Any]) -> float:
-    """Bytes that the optimiser's moments take for each parameter."""
-    return MOMENT_BYTES.get(str(train.get("optimizer", "adamw")), 8.0) * HALF[str(train.get("moments", "fp32"))]
+def moment_bytes(train: Mapping[str, Any], lora: Mapping[str, Any] | None = None) -> float:
+    """Bytes that the optimiser's moments take for each parameter. ``lora``: the job's [model.lora]: the shorter side of
+    an adapter's matrices is its rank, which counts where moments are rows and columns."""
+    optimizer = str(train.get("optimizer", "adamw"))
+    found = MOMENT_BYTES.get(optimizer, 8.0) * HALF[str(train.get("moments", "fp32"))]
+    if optimizer == "adafactor" and lora:
+        rank = lora.get("rank", 8)
+        found += 4.0 * (1 + bool(lora.get("dora"))) / (rank if isinstance(rank, int) and rank > 0 else 1)
+    return min(found, 4.0) if optimizer == "adafactor" else found
 
 
 def error_bytes(updates: Mapping[str, Any], overlap: int, pipelines: int | None) -> float:

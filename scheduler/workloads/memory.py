@@ -71,7 +71,7 @@ def need_of(
         weights=4.0 * count,
         frozen=frozen,
         gradient=4.0 * count,
-        moments=moment_bytes(train) * count,
+        moments=moment_bytes(train, (job.get("model") or {}).get("lora")) * count,
         reference=reference_bytes(updates) * count,
         errors=4.0 * count * error_copies(updates, codec, pattern, members, workload.overlap),
         activations=whole - workload.optimizer_bytes * count - frozen,

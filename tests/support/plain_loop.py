@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import transformers
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -58,6 +59,8 @@ def plain_optimizer(model, train, freeze: int = 0) -> torch.optim.Optimizer:
     """torch's own, as the job says."""
     if train.optimizer == "lamb":
         return compress.optimizers.Lamb(model.parameters(), 1.0, train.betas, train.eps, train.weight_decay)
+    if train.optimizer == "adafactor":
+        return transformers.Adafactor(model.parameters(), lr=1.0, scale_parameter=False, relative_step=False)
     if train.optimizer == "onebit_adam":
         return FrozenAdam(model.parameters(), train, freeze)
     if train.optimizer == "sgd":

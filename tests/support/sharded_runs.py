@@ -18,7 +18,7 @@ MIDDLE = Plan(pipelines=(("n1", "n0", "n2"),), stages=((0, 0), (1, 2), (3, 3)), 
 GROUP = Plan(pipelines=(("n0",), ("n1",)), stages=((0, 3),), microbatches=(3, 1), schedule="1f1b")
 
 
-def job_of(family="gpt2", inside="fsdp", microbatch=3, recompute=False, model=None, **updates) -> Job:
+def job_of(family="gpt2", inside="fsdp", microbatch=3, recompute=False, model=None, train=None, **updates) -> Job:
     return Job.model_validate(
         {
             "run": {"name": "island", "seed": 3, "steps": STEPS},
@@ -30,6 +30,7 @@ def job_of(family="gpt2", inside="fsdp", microbatch=3, recompute=False, model=No
                 "learning_rate": 1e-2,
                 "eval_every": 2,
                 "recompute": recompute,
+                **(train or {}),
             },
             "parallel": {"inside": inside},
             "updates": {"mode": "gradient", "block": 1024, **updates},

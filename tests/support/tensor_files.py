@@ -1,16 +1,19 @@
 """Safetensors files without torch: what a keeper sends of its stage."""
 
 import json
+import math
 import struct
 
 BYTES = {"F32": 4, "BF16": 2}
 
 
-def tensor_file(tensors: dict[str, tuple[str, int]], fill: int = 0) -> bytes:
-    """A file of flat tensors, name -> (dtype, elements), every byte of them ``fill``."""
+def tensor_file(tensors: dict[str, tuple[str, int | tuple[int, ...]]], fill: int = 0) -> bytes:
+    """A file of tensors, name -> (dtype, elements or shape), every byte of them ``fill``."""
     header, at = {}, 0
-    for name, (dtype, count) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": [count], "data_offsets": [at, at + count * BYTES[dtype]]}
+    for name, (dtype, size) in tensors.items():
+        shape = size if isinstance(size, tuple) else (size,)
+        count = math.prod(shape)
+        header[name] = {"dtype": dtype, "shape": [*shape], "data_offsets": [at, at + count * BYTES[dtype]]}
         at += count * BYTES[dtype]
     words = json.dumps(header).encode()
     return struct.pack("<Q", len(words)) + words + bytes([fill % 256]) * at

@@ -55,9 +55,8 @@ def tensors_of(state: StageState, stage: int) -> dict[str, Tensor]:
     for section in state.sections.values():
         if stage_of(section.layout.section) != stage:
             continue
-        for prefix, vector in state.vectors(section).items():
-            for name, values in section.layout.views(vector):
-                tensors[prefix + name] = values.contiguous()
+        for name, prefix, values in state.tensors_in(section):
+            tensors[prefix + name] = values.contiguous()
     return tensors
 
 

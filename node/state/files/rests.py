@@ -191,7 +191,7 @@ def contribute(rest: Rest, state: StageState, plan: Plan, me: str) -> float:
                 scale = 1.0 if state.gradient else rest.beside[name][1] / share
                 feedback.add_((rest.tensors[FEEDBACK + name] * scale).to(feedback.device))
         for kind, vector in section.moments.items():
-            for name, values in section.layout.views(vector):
+            for name, values in section.of_moments.views(vector):
                 if name in known and f"{MOMENT}{kind}.{name}" in rest.tensors:
                     values.copy_(rest.tensors[f"{MOMENT}{kind}.{name}"])
     if not state.gradient and not lost:

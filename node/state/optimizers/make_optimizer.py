@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ....job.schema import Job
 from ...models.builds import import_build
+from .adafactor import Adafactor
 from .called import CalledOptimizer
 from .muon import Muon
 from .optimizers import SGD, AdamW, Lamb, Lion, OneBitAdam, Optimizer
@@ -29,6 +30,8 @@ def make_optimizer(job: Job, allow_code: Sequence[str] | None = ()) -> Optimizer
         return Lion(train.betas, train.weight_decay)
     if train.optimizer == "muon":
         return Muon(train.betas, train.eps, train.weight_decay)
+    if train.optimizer == "adafactor":
+        return Adafactor(train.weight_decay)
     if train.optimizer == "onebit_adam":
         return OneBitAdam(train.betas, train.eps, train.weight_decay, job.updates.dense_rounds)
     return SGD(train.momentum, train.weight_decay)

@@ -30,6 +30,8 @@ class Optimizer(Protocol):
     """
 
     moments: tuple[str, ...]
+    factored: bool
+    """Whether a matrix's moments are means of its rows and columns (proto/words/moments.py)."""
 
     def offer(self, section: Section, count: int, share: float) -> None:
         """Gradient mode: turn this node's gradient, in place, into the vector that the group sums. ``share``: the
@@ -45,6 +47,8 @@ class Optimizer(Protocol):
 
 class OfGradients:
     """An optimiser whose group sums the gradients themselves."""
+
+    factored = False
 
     def offer(self, section: Section, count: int, share: float) -> None:
         """The gradient stays as it is."""
@@ -195,7 +199,7 @@ def step_all(optimizer: Optimizer, sections: Iterable[Section], count: int, rate
 def kept_moments(job: Job, optimizer: Optimizer) -> Kept:
     """How the job wants the optimiser's moments to be kept."""
     dtype = torch.bfloat16 if job.train.moments == "bf16" else torch.float32
-    return Kept(optimizer.moments, dtype, job.train.offload)
+    return Kept(optimizer.moments, dtype, job.train.offload, optimizer.factored)
 
 
 def clip_factor(norm: float, clip: float | None) -> float:

@@ -26,14 +26,16 @@ cache, and no temporary of the vector's length is allocated."""
 
 @dataclass(frozen=True)
 class Kept:
-    """Names of the moments, the dtype that they are kept in, and whether they lie in main memory."""
+    """Names of the moments, the dtype that they are kept in, and whether they lie in main memory. ``factored``: they
+    have the shapes of proto/words/moments.py, not the parameters'."""
 
     names: tuple[str, ...] = ()
     dtype: torch.dtype = torch.float32
     offload: bool = False
+    factored: bool = False
 
     def zeros(self, count: int, device: torch.device) -> dict[str, Tensor]:
-        """The moments of ``count`` weights on ``device``, each [count]."""
+        """Moments of ``count`` elements on ``device``, each [count]."""
         where = torch.device("cpu") if self.offload else device
         if self.offload and device.type == "cuda":
             return {name: torch.zeros(count, dtype=self.dtype, pin_memory=True) for name in self.names}

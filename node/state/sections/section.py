@@ -14,6 +14,7 @@ import torch
 import xxhash
 from torch import Tensor
 
+from ....proto.words.moments import factored
 from .moments import STRETCH, Kept, closed, opened
 from .room import Room, room_for
 from .vectors import zeros
@@ -45,6 +46,12 @@ class Layout:
     @property
     def numel(self) -> int:
         return self.offsets[-1]
+
+    def of_moments(self, kept: Kept) -> "Layout":
+        """The positions in a moment's vector."""
+        if not kept.factored:
+            return self
+        return Layout.of(self.section, {name: factored(s) for name, s in zip(self.names, self.shapes, strict=True)})
 
     def views(self, vector: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Each parameter as a view of the flat ``vector`` [numel]."""
@@ -82,7 +89,9 @@ class Section:
         g: the reference, fp32 [numel].
         x: the local weights, fp32 [numel]; ``g`` itself in gradient mode.
         grad: the sum of a step's gradients (gradients.py), fp32 [numel].
-        moments: the optimiser's state by name, each [numel], in the dtype and place that ``kept`` says.
+        moments: the optimiser's state by name, in the dtype and place that ``kept`` says, each [numel] or, factored, as
+            long as ``of_moments`` says.
+        of_moments: their layout; ``layout`` itself unless they are factored.
         outer: the outer optimiser's momentum, fp32 [numel], which is part of the reference; None if it has no momentum.
         feedback: this node's residual, fp32 [numel], if it is not kept in x; None before the first round. It belongs to
             the node, not to the group.
@@ -101,16 +110,17 @@ class Section:
         room: Room | None = None,
     ) -> None:
         """``room``: memory that processes share, on the CPU; all vectors lie in it. None: they are this process's."""
-        self.layout, self.room = layout, room
+        self.layout, self.room, self.of_moments = layout, room, layout.of_moments(kept)
+        length = self.of_moments.numel
 
-        def make(dtype: torch.dtype = torch.float32) -> Tensor:
-            return zeros(layout.numel, device, dtype) if room is None else room.zeros(layout.numel, dtype)
+        def make() -> Tensor:
+            return zeros(layout.numel, device) if room is None else room.zeros(layout.numel)
 
         self.g = make()
         self.x = self.g if shared else make()
         self.grad = make()
         self.moments = (
-            kept.zeros(layout.numel, device) if room is None else {one: make(kept.dtype) for one in kept.names}
+            kept.zeros(length, device) if room is None else {one: room.zeros(length, kept.dtype) for one in kept.names}
         )
         self._feedback: Tensor | None = None if room is None else make()
         self._fed = None if room is None else room.zeros(1, torch.uint8)
@@ -169,13 +179,16 @@ class Section:
     def stretches(self, step: int, whole: bool = False) -> Iterator[Stretch]:
         """The vectors cut into pieces of one parameter each: ``whole`` parameters, or, on a CPU, at most STRETCH
         elements. A piece's moments are fp32 on the weights' device; they are written back when the next piece is asked
-        for, so change them before that. ``step``: the number of steps, for the dither."""
+        for, so change them before that. ``step``: the number of steps, for the dither. Factored moments go with whole
+        parameters."""
         size = self.layout.numel if whole or self.g.device.type != "cpu" else STRETCH
-        layout = self.layout
-        for (start, stop), name, shape in zip(pairwise(layout.offsets), layout.names, layout.shapes, strict=True):
+        layout, places = self.layout, pairwise(self.of_moments.offsets)
+        of_each = zip(pairwise(layout.offsets), places, layout.names, layout.shapes, strict=True)
+        for (start, stop), place, name, shape in of_each:
             for first in range(start, stop, size):
                 here = slice(first, min(first + size, stop))
-                moments = {name: vector[here] for name, vector in self.moments.items()}
+                there = here if self.of_moments is layout else slice(*place)
+                moments = {name: vector[there] for name, vector in self.moments.items()}
                 values = opened(moments, self.x.device)
                 yield Stretch(self.x[here], self.grad[here], values, len(shape) >= 2, name, shape)
                 closed(moments, values, first, step)

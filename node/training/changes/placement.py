@@ -11,6 +11,7 @@ from ....job.data.sampling import Position
 from ....proto import control_pb2
 from ....proto.errors import FarflungError
 from ....scheduler import Plan
+from ....scheduler.workloads.jobs import moment_bytes
 from ...context import NodeContext
 from ...promises import Broken
 from ...state.files.rests import contribute
@@ -62,7 +63,10 @@ class Placement:
     def take_up(self, plan: Plan, place: str, held: Sequence[StageState], view: control_pb2.View) -> StageState:
         """A new state for ``place``, without values of the trained parameters. Broken: it needs too much memory."""
         context, resources = self._context, self._holdings.resources
-        must_fit(context, resources.owner.limits.memory, len(resources.optimizer.moments), plan, place)
+        optimizer, job = resources.optimizer, context.job
+        of_weights = moment_bytes(job.train.model_dump(), job.model.model_dump().get("lora")) / 4
+        vectors = of_weights if optimizer.factored else len(optimizer.moments)
+        must_fit(context, resources.owner.limits.memory, vectors, plan, place)
         if self._held_before:
             gc.collect()  # free the earlier place, which is as large and has reference cycles
         self._held_before = True
@@ -160,9 +164,9 @@ class Placement:
         self._said.say(control_pb2.Report(caught_up=caught_up))
 
 
-def must_fit(context: NodeContext, limit: int, moments: int, plan: Plan, place: str) -> None:
+def must_fit(context: NodeContext, limit: int, moments: float, plan: Plan, place: str) -> None:
     """Broken if the owner allows less memory (``limit``, bytes; 0: no limit) than a place's weights, gradients and
-    moments need. ``moments``: the number of vectors that the optimiser keeps."""
+    moments need. ``moments``: the number of vectors as long as the weights that the optimiser keeps."""
     if not limit:
         return
     job = context.job

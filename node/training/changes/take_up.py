@@ -230,10 +230,14 @@ def _carry_local(context: NodeContext, new: StageState, held: Sequence[StageStat
     held."""
     agreed = context.job.updates.agreed and not new.gradient
     old: dict[str, tuple[Section, slice]] = {}
+    moments: dict[tuple[str, str], torch.Tensor] = {}  # by kind and parameter
     for section in (section for state in held for section in state.sections.values()):
         layout = section.layout
         for name, start, stop in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
             old.setdefault(name, (section, slice(start, stop)))
+        for kind, vector in section.moments.items():
+            for name, values in section.of_moments.views(vector):
+                moments.setdefault((kind, name), values)
     lacking: list[str] = []
     for section_name, section in new.sections.items():
         layout = section.layout
@@ -252,8 +256,10 @@ def _carry_local(context: NodeContext, new: StageState, held: Sequence[StageStat
                 if section.feedback is None:
                     section.feedback = torch.zeros_like(section.g)
                 section.feedback[here] = source.feedback[there] * factor
-            for kind, vector in section.moments.items():
-                vector[here] = source.moments[kind][there]
+        for kind, vector in section.moments.items():
+            for name, values in section.of_moments.views(vector):
+                if name in old:
+                    values.copy_(moments[kind, name])
         section.weight = weight
     return lacking
 

@@ -93,6 +93,8 @@ class OwnOptimizer:
     taken steps already, or whose state is more than tensors of the parameters' shapes and a step count.
     """
 
+    factored = False
+
     def __init__(self, model: OwnModel, optimizer: torch.optim.Optimizer) -> None:
         self._model, self._optimizer = model, optimizer
         if any(float(value.abs().max()) for state in optimizer.state.values() for value in _tensors(state).values()):

@@ -30,7 +30,7 @@ def rest_of(view: ViewMember, step: int) -> Rest | None:
         if not view.gradient:
             for kind, vector in section.moments.items():
                 own = vector.detach().to("cpu", copy=True)
-                tensors |= {f"{MOMENT}{kind}.{one}": values for one, values in section.layout.views(own)}
+                tensors |= {f"{MOMENT}{kind}.{one}": values for one, values in section.of_moments.views(own)}
         beside |= {one: (digest_of(values), share) for one, values in section.layout.views(section.g)}
     if not any(name.startswith((REST, FEEDBACK)) for name in tensors) or (view.is_alone and not squares):
         return None

@@ -184,3 +184,16 @@ def test_a_file_holds_what_the_plan_gives_its_stage(tmp_path):
     assert look_into(path, own)[0] == ""
     path.write_bytes(stage_file({"x": 340}, ("1", "2", "3")))
     assert "3 kinds" in look_into(path, own)[0]
+
+
+def test_factored_moments_are_a_row_and_a_column(tmp_path):
+    wanted, path = tensors_of(job_of(train={"optimizer": "adafactor"}), facts_of(), view(1).plan, 0), tmp_path / "file"
+
+    def wrong(rows_and_columns):
+        shapes = {"w": (30, 10), "b": (40,), "optimizer.v.w": rows_and_columns, "optimizer.v.b": (40,)}
+        path.write_bytes(tensor_file({name: ("F32", shape) for name, shape in shapes.items()}))
+        return look_into(path, wanted)[0]
+
+    assert wrong((40,)) == ""
+    for other in ((30, 10), (300,), (39,), (1, 40)):
+        assert "other tensors under 'optimizer.v.'" in wrong(other)

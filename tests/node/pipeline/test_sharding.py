@@ -59,6 +59,7 @@ ROUNDS = {
         "codec": "chunked_topk:k=64,bits=2,feedback=true",
         "pattern": "publishers",
         "outer": "nesterov:lr=0.7,momentum=0.9",
+        "train": {"optimizer": "adafactor"},  # whose moments are shorter than the ranks' sections
     },
 }
 

@@ -137,6 +137,13 @@ def test_optimisers_that_look_at_parameters_or_exchange_momentum(optimizer, clip
     check(job.model_copy(update={"train": job.train.model_copy(update=change)}), "2x2", 1e-4)
 
 
+def test_adafactor():
+    """A llama: where a gradient is rounding alone, as of a gpt2's key biases, the step is its sign."""
+    job = job_of("llama")
+    change = {"optimizer": "adafactor", "weight_decay": 0.0}
+    check(job.model_copy(update={"train": job.train.model_copy(update=change)}), "2x2", 1e-4)
+
+
 def test_sgd_with_momentum():
     job = job_of()
     job = job.model_copy(

@@ -81,6 +81,7 @@ DELTA = {"mode": "delta"}
 WAYS = {
     "int8, LAMB": ({"mode": "gradient", "codec": "int8"}, {"optimizer": "lamb", "moments": "bf16"}),
     "phases, SGD": ({"mode": "gradient", "codec": "randomk:ratio=0.1"}, {"optimizer": "sgd", "momentum": 0.9}),
+    "Adafactor": ({"mode": "gradient"}, {"optimizer": "adafactor", "weight_decay": 0.1}),
     "1-bit Adam": ({"mode": "gradient", "codec": "sign", "dense_rounds": 1}, {"optimizer": "onebit_adam"}),
     "cocktail": (
         {**DELTA, "codec": "cocktail:random=0.5,top=0.5", "overlap": 1},

@@ -149,7 +149,6 @@ def test_a_cooldown_is_a_line_to_the_floor_from_where_the_rate_is():
     ("train", "message"),
     [
         ('optimizer = "muon"', "'muon' multiplies matrices.*needs updates.mode"),
-        ('optimizer = "adafactor"', "keeps a row and a column"),
         ('decay = "cosine"\ncooldown_steps = 3', "cooldown_steps has no meaning with decay = 'cosine'"),
     ],
 )
