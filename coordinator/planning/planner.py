@@ -72,6 +72,12 @@ def workload_of(job: Job, facts: Facts) -> Workload:
             one.frozen,
             one.copied_elements,
             one.working_elements_per_sample,
+            one.temporary_elements,
+            one.decoding_elements_per_sample,
+            one.entry_elements_per_sample,
+            one.after_elements_per_sample,
+            one.after_working_elements_per_sample,
+            one.after_copied_elements,
         )
         for one in facts.profile.layers
     ]

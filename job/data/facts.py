@@ -24,6 +24,18 @@ class LayerProfile(BaseModel):
     """Elements kept once for each microbatch, independent of its samples: weights in the precision of computing."""
     working_elements_per_sample: int = 0
     """Further elements of one sample that exist only while the layer computes: logits and their gradient."""
+    temporary_elements: int = 0
+    """Elements that exist only while the layer decodes its largest matrix, independent of its samples."""
+    decoding_elements_per_sample: int = 0
+    """Elements of one sample beside them where the layer is computed again."""
+    entry_elements_per_sample: int = 0
+    """Of a layer that begins with the embedding: elements of one sample that go from there into its block."""
+    after_elements_per_sample: int = 0
+    """Of a layer that ends with the head: elements that the head keeps for the backward pass of one sample."""
+    after_working_elements_per_sample: int = 0
+    """Of such a layer: the head's working elements."""
+    after_copied_elements: int = 0
+    """Of such a layer: elements that the head keeps once for each microbatch."""
 
 
 class Profile(BaseModel):

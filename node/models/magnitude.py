@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -44,7 +45,8 @@ class Magnitude(nn.Module):
     ) -> Tensor:
         """What is to be added to the frozen layer's output. ``base_result``: that output; None if it was computed from
         other inputs than ``x``, because the adapter drops some."""
-        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        whole = nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+        with torch.no_grad(), whole:
             matrix = rows_of(base_layer, self.transposed)
             lengths = torch.cat([*_lengths(matrix, lora_A.weight, lora_B.weight, scaling)])  # type: ignore[arg-type]
         factor = (self.weight / above_zero(lengths)).view(1, -1)

@@ -20,11 +20,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...compress.quantizers.formats import NF4
+from ...scheduler.workloads.decoders import SLICE
 
 BLOCK = 64
 CODES = {"int8": BLOCK, "nf4": BLOCK // 2}
 """Bytes of a block's codes."""
 _SCALE = 4  # bytes of a block's largest magnitude
+_SLICE = SLICE
+"""Weights of a packed matrix that a CPU decodes at a time: they stay in its cache."""
+_WIDE_SLICE = 1 << 22  # on other devices, where each operation has a cost of its own
 
 
 def packed_size(count: int, kind: str) -> int:
@@ -47,18 +51,32 @@ def pack(values: Tensor, kind: str) -> Tensor:
     return torch.cat([codes.reshape(-1), largest.view(torch.uint8).reshape(-1)])
 
 
-def unpack(data: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The matrix that ``data`` (uint8) encodes, fp32 of shape ``shape``."""
+def unpack(data: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+    """The matrix that ``data`` (uint8) encodes, of shape ``shape``: computed in fp32, then rounded to ``dtype``. Beside
+    it only a slice is in memory."""
     count = math.prod(shape)
     blocks = -(-count // BLOCK)
     codes = data[: len(data) - _SCALE * blocks].view(blocks, -1)
     largest = data[len(data) - _SCALE * blocks :].view(torch.float32)[:, None]
-    if codes.shape[1] == CODES["int8"]:
-        values = codes.view(torch.int8).float() / 127
-    else:
-        both = torch.stack([codes & 15, codes >> 4], -1).view(blocks, BLOCK)
-        values = torch.tensor(NF4, device=data.device)[both.int()]
-    return (values * largest).view(-1)[:count].view(shape)
+    result = torch.empty(blocks, BLOCK, dtype=dtype, device=data.device)
+    step = (_SLICE if data.device.type == "cpu" else _WIDE_SLICE) // BLOCK
+    for start in range(0, blocks, step):
+        here = slice(start, start + step)
+        if codes.shape[1] == CODES["int8"]:
+            values = codes[here].view(torch.int8).float().div_(127)
+        else:
+            values = torch.index_select(_nf4_pairs(data.device), 0, codes[here].view(-1).int())
+            values = values.view(torch.float32).view(-1, BLOCK)
+        result[here] = values.mul_(largest[here])
+        del values  # before the next slice
+    return result.view(-1)[:count].view(shape)
+
+
+@functools.cache
+def _nf4_pairs(device: torch.device) -> Tensor:
+    """For each byte the two fp32 levels that it encodes, as one int64: one look-up gives two weights."""
+    codes, levels = torch.arange(256, device=device), torch.tensor(NF4, device=device)
+    return torch.stack([levels[codes & 15], levels[codes >> 4]], 1).view(torch.int64).view(-1)
 
 
 def fill(parameter: Tensor, values: Tensor) -> None:
@@ -78,12 +96,12 @@ class _Product(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else inputs.dtype
         context.data, context.shape, context.transposed = data, shape, transposed
         context.dtype, context.given = dtype, inputs.dtype
-        weight = unpack(data, shape).to(dtype)
+        weight = unpack(data, shape, dtype)
         return inputs.to(dtype) @ (weight if transposed else weight.T)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
-        weight = unpack(context.data, context.shape).to(context.dtype)
+        weight = unpack(context.data, context.shape, context.dtype)
         back = gradients[0] @ (weight.T if context.transposed else weight)
         return back.to(context.given), None, None, None
 

@@ -144,6 +144,10 @@ def decoder_layers(shape: Shape, precision: str = "fp32") -> tuple[Layer, ...]:
 
 _PACKED = {"int8": 68 / 256, "nf4": 36 / 256}
 """Bytes of a frozen block matrix by precision, as a part of fp32's, with an fp32 scale for each 64 weights."""
+SLICE = 1 << 17
+"""Weights of a packed matrix that are decoded at a time."""
+_SLICES = {"int8": 4 / 4, "nf4": 6 / 4}
+"""Elements of 4 bytes that decoding a weight of a slice takes beside the matrix."""
 
 
 def adapter_layers(shape: Shape, lora: Mapping[str, Any], precision: str = "fp32") -> tuple[Layer, ...]:
@@ -167,25 +171,93 @@ def adapter_layers(shape: Shape, lora: Mapping[str, Any], precision: str = "fp32
             )
     pairs = [pair for name in targets for pair in matrices[name]]
     trained = sum(rank * (inputs + outputs) + bool(lora.get("dora")) * outputs for inputs, outputs in pairs)
-    layers, half = [], lora.get("base") == "bf16"
+    layers, base = [], str(lora.get("base"))
+    half = base == "bf16"
     sizes = [inputs * outputs for pairs in matrices.values() for inputs, outputs in pairs]
-    packed = _PACKED.get(str(lora.get("base")))
-    saved = 0.0 if packed is None else sum(sizes) * (1 - packed)
+    saved = sum(sizes) * (1 - _PACKED[base]) if base in _PACKED else 0.0
+    # The embedding's output needs no gradient: so the first norm keeps nothing, nor do the matrices that read it.
+    reading = sum(math.prod(pair) for name in _FIRST for pair in matrices.get(name, ()))
+    kept = frozen_kept(shape, targets, rank, precision, dora=bool(lora.get("dora")))
+    head = shape.context * (shape.width + shape.vocabulary + 3)
     for index in range(1, len(whole) - 1):
-        parts = whole[0 if index == 1 else index : index + 1 + (index == len(whole) - 2)]
+        last = index == len(whole) - 2
+        parts = whole[0 if index == 1 else index : index + 1 + last]
+        stored = shape.context * (kept - shape.width if index == 1 else kept)
         layers.append(
             Layer(
                 whole[index].name,
                 trained,
                 sum(part.flops for part in parts) * 2 / 3 + 2.0 * shape.context * trained,
-                1 if index == len(whole) - 2 else whole[index].activation,
-                sum(part.stored for part in parts),
+                1 if last else whole[index].activation,
+                stored,
                 round(sum(part.parameters for part in parts) * (0.5 if half else 1) - saved),
-                max(sizes) if saved else 0 if half else sum(part.copies for part in parts),
-                max(part.working for part in parts),
+                0 if half or saved else whole[index].copies - (index == 1) * reading // 2 * (precision != "fp32"),
+                shape.context * frozen_working(shape, precision),
+                temporary_of(base, max(sizes), precision),
+                stored + shape.context * decoding_beside(shape, precision) if saved else 0,
+                whole[0].activation if index == 1 else 0,
+                head if last else 0,
+                whole[-1].working if last else 0,
+                whole[-1].copies if last and not half else 0,
             )
         )
     return tuple(layers)
+
+
+def temporary_of(base: str, largest: int, precision: str) -> int:
+    """Elements that decoding a packed matrix of at most ``largest`` weights takes: itself, and what a slice needs."""
+    if base not in _PACKED:
+        return 0
+    return round(largest / (1 if precision == "fp32" else 2) + _SLICES[base] * min(largest, SLICE))
+
+
+def decoding_beside(shape: Shape, precision: str) -> int:
+    """Elements of each token that a block which is computed again has beyond what it keeps, while it decodes the matrix
+    before its activation function: a gradient of that function's output, input and gradient of the block's MLP, and not
+    yet what that function keeps."""
+    inner = shape.experts_used * shape.inner_width + shape.shared_inner
+    later = {"llama": 2, "gpt2": 4}.get(shape.family, 1)
+    part = 1 if precision == "fp32" else 2
+    return shape.width + shape.width // part + (1 - later) * inner // part
+
+
+def frozen_working(shape: Shape, precision: str) -> int:
+    """Elements of each token that exist only in a frozen block's backward pass: the hidden state's gradient, and those
+    of the MLP's widest values. GPT-2's activation function is a product, whose backward pass has its gradient and those
+    of both factors; in half precision one of the three was measured beyond what the block keeps."""
+    inner = shape.experts_used * shape.inner_width + shape.shared_inner
+    if shape.family == "gpt2":
+        return shape.width + (3 * inner if precision == "fp32" else inner // 2)
+    return shape.width + 2 * inner // (1 if precision == "fp32" else 2)
+
+
+def frozen_kept(shape: Shape, targets: Sequence[str], rank: int, precision: str, *, dora: bool) -> int:
+    """Elements that a block of frozen matrices keeps of each token for the backward pass: what decoder_layers counts,
+    without the inputs of matrices that have no adapter, and without what only the gradients of norms' factors need."""
+    width, query, keys, part = shape.width, shape.query_width, shape.kv_width, 1 if precision == "fp32" else 2
+    inner = shape.experts_used * shape.inner_width + shape.shared_inner
+    if shape.family == "llama":
+        kept = 2 * width + (2 * query + 2 * keys + 3 * inner) / part
+    elif shape.family == "gpt2":
+        kept = 2 * width + (4 * width + 4 * inner) / part
+    else:
+        kept = width + (6 * width + inner) / part
+    pairs = [(name, pair) for name in targets for pair in block_matrices(shape)[name]]
+    # In fp32, adapters that read the same values keep them once, or attention and MLP do; autocast makes a copy each.
+    reads = [(_READS.get(name, name), inputs) for name, (inputs, _) in pairs]
+    kept += sum(inputs for _, inputs in (reads if part == 2 else set(reads))) / part
+    kept += rank * len(pairs) / part
+    if dora:
+        for name, (_, outputs) in pairs:  # the frozen layer's output, in fp32 where a bias is taken from it
+            biased = shape.family != "llama" or (shape.biases and _READS.get(name, name) == "q_proj")
+            kept += outputs * ((1 if biased else 1 / part) + 1 / part)
+    return round(kept + shape.heads + 2)
+
+
+_FIRST = ("q_proj", "k_proj", "v_proj", "c_attn", "query_key_value")
+"""Matrices that read a block's normalised input."""
+_READS = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}
+"""Matrices that read the same values as another."""
 
 
 def pair_layers(layers: Sequence[Layer]) -> tuple[Layer, ...]:
@@ -199,6 +271,7 @@ def pair_layers(layers: Sequence[Layer]) -> tuple[Layer, ...]:
             flops=1.5 * layer.flops,
             activation=layer.activation if layer is last else 2 * layer.activation,
             working=2 * layer.working,
+            after_working=2 * layer.after_working,
         )
         for layer in layers
     )

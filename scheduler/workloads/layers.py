@@ -29,19 +29,29 @@ def stage_memory(workload: Workload, first: int, last: int, held: int) -> float:
 
     The sum of: frozen weights; parameters with gradient, moments, reference and residuals; the elements that the
     backward pass needs of each microbatch in flight (with recompute: every layer's input, and the insides of one layer
-    for one microbatch); the largest working memory of a layer; and twice the boundary activation, for sending and
-    receiving.
+    for one microbatch); the largest working memory of a layer, or of the head that follows in the same layer, whose own
+    elements are freed before the layer's backward pass; and twice the boundary activation, for sending and receiving.
     """
     layers, micro = workload.layers[first : last + 1], workload.microbatch
     each = workload.optimizer_bytes + workload.round_bytes
     weights = trained(workload, first, last) * each + 4.0 * sum(layer.frozen for layer in layers)
     insides = [(layer.stored or 8 * layer.activation) * micro + layer.copies for layer in layers]
     inputs = [before.activation * micro for before in workload.layers[max(first - 1, 0) : last]]
-    kept = held * sum(inputs) + max(insides) if workload.recompute else held * sum(insides)
-    working = max(layer.working for layer in layers) * micro
+    inputs.append(0 if first else layers[0].entry * micro)
+    after = layers[-1].after * micro + layers[-1].after_copies
+    kept = held * (sum(inputs if workload.recompute else insides) + after)
+    busy = (max(insides) if workload.recompute else 0) + max(layer.working for layer in layers) * micro
+    decoding = max(decoding_memory(layer, micro, workload.recompute) for layer in layers)
+    working = max(max(busy, decoding) - after, layers[-1].after_working * micro)
     boundary = workload.layers[first - 1].activation * micro if first else 0
     sends = 2 * max(boundary, layers[-1].activation * micro)
     return weights + (kept + working + sends) * workload.activation_bytes
+
+
+def decoding_memory(layer: Layer, micro: int, recompute: bool) -> float:
+    """Elements while a layer decodes its largest matrix: a layer that is computed again has not kept everything yet;
+    else that is at the end of its forward pass, when half of the working memory is there."""
+    return layer.temporary + (layer.decoding if recompute else layer.working / 2) * micro if layer.temporary else 0.0
 
 
 def trained(workload: Workload, first: int, last: int) -> int:
@@ -128,8 +138,9 @@ def _parts(
     """(first, last) -> (bytes of weights, elements kept for each microbatch in flight, other elements)."""
     found: dict[tuple[int, int], tuple[float, float, float]] = {}
     for first in range(len(layers)):
-        weights = kept = inputs = most = working = 0.0
+        weights = kept = most = working = decoding = 0.0
         boundary = layers[first - 1].activation * micro if first else 0
+        inputs = 0 if first else layers[0].entry * micro
         for last in range(first, len(layers)):
             layer = layers[last]
             weights += layer.parameters * optimizer_bytes + 4.0 * layer.frozen
@@ -137,9 +148,12 @@ def _parts(
             inputs += layers[last - 1].activation * micro if last else 0
             kept, most = kept + inside, max(most, inside)
             working = max(working, layer.working * micro)
+            decoding = max(decoding, decoding_memory(layer, micro, recompute))
             sends = 2 * max(boundary, layer.activation * micro)
-            beside = working + sends + (most if recompute else 0.0)
-            found[first, last] = weights, inputs if recompute else kept, beside
+            after = layer.after * micro + layer.after_copies
+            busy = max(working + (most if recompute else 0.0), decoding)
+            busy = max(busy - after, layer.after_working * micro)
+            found[first, last] = weights, (inputs if recompute else kept) + after, busy + sends
     return found
 
 

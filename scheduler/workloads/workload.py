@@ -28,7 +28,12 @@ class Layer:
     stored: elements of one sample that are kept for the backward pass (0: a guess of 8 times `activation`). frozen:
     weights that do not train and are not in `parameters`, 4 bytes each. copies: elements kept once for each microbatch,
     independent of its number of samples (weights in another precision). working: elements of one sample that exist only
-    while the layer computes.
+    while the layer computes. temporary: elements that exist only while it decodes its largest matrix, independent of
+    the number of samples. decoding: elements of one sample beside them where the layer is computed again.
+
+    A layer that begins with another piece (the embedding) has ``entry``: elements of one sample that go from it into
+    the block. One that ends with another piece (the head), which is never computed again, has ``after``,
+    ``after_copies`` and ``after_working``: that piece's stored, copied and working elements.
     """
 
     name: str
@@ -39,6 +44,12 @@ class Layer:
     frozen: int = 0
     copies: int = 0
     working: int = 0
+    temporary: int = 0
+    decoding: int = 0
+    entry: int = 0
+    after: int = 0
+    after_working: int = 0
+    after_copies: int = 0
 
 
 @dataclass(frozen=True, slots=True)

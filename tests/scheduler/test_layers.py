@@ -34,13 +34,18 @@ def test_shares_are_those_of_one_microbatch_after_another() -> None:
         assert shares(batch, fixed.tolist(), period.tolist()) == one_by_one(batch, fixed.tolist(), period.tolist())
 
 
+@pytest.mark.parametrize("adapters", [False, True])
 @pytest.mark.parametrize("recompute", [False, True])
-def test_a_cut_fits_where_the_memory_of_its_stages_does(recompute: bool) -> None:
+def test_a_cut_fits_where_the_memory_of_its_stages_does(recompute: bool, adapters: bool) -> None:
     random = numpy.random.default_rng(1)
     layers = tuple(
         Layer(f"l{at}", int(random.integers(1e6, 9e6)), 1e9, int(random.integers(1e4, 1e6)), working=5000 * at)
         for at in range(6)
     )
+    if adapters:
+        layers = tuple(replace(one, temporary=600_000, decoding=4000 * at) for at, one in enumerate(layers))
+        last = replace(layers[-1], after=70_000, after_copies=9000, after_working=400_000)
+        layers = (replace(layers[0], entry=30_000), *layers[1:-1], last)
     workload = replace(Workload(layers, 8), recompute=recompute)
     for first in range(6):
         need = [stage_memory(workload, 0, first, 2), stage_memory(workload, first + 1, 5, 1)] if first < 5 else []

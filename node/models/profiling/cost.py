@@ -22,7 +22,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from ....job.data.facts import LayerProfile, Profile
 from ....job.schema import Job
 from ....proto.errors import OWN, FarflungError
-from ....scheduler.workloads.decoders import FORMULAS, decoder_layers, shape_of
+from ....scheduler.workloads.decoders import (
+    FORMULAS,
+    Shape,
+    decoder_layers,
+    decoding_beside,
+    frozen_working,
+    shape_of,
+    temporary_of,
+)
 from ....scheduler.workloads.workload import Layer
 from ..builds import SequentialModel, build_data
 from ..classifier import AdaptedClassifier, ClassifierModel
@@ -37,7 +45,7 @@ from ..quantised import packed_size
 from ..subspace import SubspaceModel
 from ..weights.pretrained import check, weights_of
 from .kept import Kept
-from .measured import Cost, measure
+from .measured import Cost, measure, measure_pieces
 
 
 def profile(job: Job, vocabulary: int | None) -> Profile:
@@ -150,16 +158,22 @@ def counted_layers(definition: LanguageModel, context: int, precision: str) -> S
 def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[LayerProfile]:
     """The base's layers, with the embedding in the first block's layer and the head in the last one's. The backward
     pass computes no gradients of frozen weights, so it costs as much as the forward pass."""
+    # Beside a base of any kind the same is kept, but for autocast's copies of its matrices in fp32.
+    lora = definition.lora.model_copy(update={"base": "fp32"})
     plain: LanguageModel
+    adapted: LoraModel
     if isinstance(definition, AdaptedClassifier):
         plain = ClassifierModel(definition.config, definition.names)
+        adapted = AdaptedClassifier(definition.config, definition.names, lora)
     else:
-        plain = LanguageModel(definition.config)
+        plain, adapted = LanguageModel(definition.config), LoraModel(definition.config, lora)
     whole = language_layers(plain, context, precision)
     heads = {name: math.prod(shape) for name, shape in definition.shapes.items() if not is_adapter(name)}
     # With pairs of answers a stage also computes the reference's forward pass, and sends both hidden states.
     twice = isinstance(definition, PreferenceModel)
     half = definition.frozen_dtype == torch.bfloat16  # then autocast copies only vectors, which are small
+    counted = measure_pieces(adapted, context, precision)
+    shape = _widths(definition, context)
     profiles = []
     for layer, name in enumerate(definition.layers):
         last = layer == len(definition.layers) - 1
@@ -168,6 +182,7 @@ def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[La
         head = sum(heads.values()) if last else 0
         packed = definition.packed.intersection(definition.frozen_names[layer])
         sizes = [math.prod(definition.frozen[each]) for each in packed]
+        own, ends = counted[layer]
         kept = sum(packed_size(size, definition.lora.base) for size in sizes) / 4
         others = sum(part.parameters for part in parts) - sum(sizes) - head
         profiles.append(
@@ -181,12 +196,27 @@ def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[La
                 activation_elements_per_sample=0
                 if last
                 else (context + plain.beside(context)) * int(definition.config.hidden_size) * (1 + twice),
-                stored_elements_per_sample=sum(part.stored_elements_per_sample for part in parts),
-                copied_elements=max(sizes) if sizes else 0 if half else sum(part.copied_elements for part in parts),
-                working_elements_per_sample=max(part.working_elements_per_sample for part in parts) * (1 + twice),
+                stored_elements_per_sample=own.stored,
+                copied_elements=0 if half or packed else own.copies,
+                working_elements_per_sample=context * frozen_working(shape, precision) * (1 + twice),
+                temporary_elements=temporary_of(definition.lora.base, max(sizes, default=0), precision),
+                decoding_elements_per_sample=own.stored + context * decoding_beside(shape, precision) if packed else 0,
+                entry_elements_per_sample=0 if layer else whole[0].activation_elements_per_sample,
+                after_elements_per_sample=ends.stored,
+                after_working_elements_per_sample=whole[-1].working_elements_per_sample * last * (1 + twice),
+                after_copied_elements=0 if half else ends.copies,
             )
         )
     return profiles
+
+
+def _widths(definition: LanguageModel, context: int) -> Shape:
+    """The shape for formulas of a block's working memory; of families that have none, only the widths, as a llama's."""
+    config = definition.config
+    if definition.family in FORMULAS:
+        return shape_of(config.to_dict(), context)
+    width, inner = int(config.hidden_size), getattr(config, "intermediate_size", None)
+    return Shape("llama", 1, width, context, 1, inner=inner if isinstance(inner, int) else 4 * width)
 
 
 def sequential_layers(

@@ -43,13 +43,40 @@ def measure(definition: LanguageModel, context: int, precision: str) -> list[Cos
         if likeness not in known:
             stage = definition.build(layer, layer, "meta").train()
             received = context + definition.beside(context), width
-            one, two = (_count(stage, context, received, samples, precision) for samples in (1, 2))
-            # Kept memory that does not grow with the samples belongs to the weights: their bf16 copies.
-            stored = two[1] - one[1]
-            copies = max(0, one[1] - stored) if precision != "fp32" else 0
-            known[likeness] = Cost(one[0], stored // 4, copies // 4, _active(stage, per_token))
+            known[likeness] = _cost(stage, context, received, precision, per_token)
         found.append(known[likeness])
     return found
+
+
+_NOTHING = Cost(0.0, 0, 0, 0)
+
+
+def measure_pieces(definition: LanguageModel, context: int, precision: str) -> list[tuple[Cost, Cost]]:
+    """The cost of each block of a model whose embedding and head are frozen: (with the embedding if it is the first,
+    the head's if it is the last). Each is computed as its stage computes it: the embedding's output needs no gradient.
+    """
+    received = context + definition.beside(context), int(definition.config.hidden_size)
+    count = definition.anatomy.count
+    found: list[tuple[Cost, Cost]] = []
+    known: dict[Any, Cost] = {}
+    for block in range(count):
+        trained = tuple(definition.shapes[name] for name in definition.parameter_names(block, block))
+        likeness = block > 0, trained, tuple(sorted(definition.frozen[name] for name in definition.frozen_names[block]))
+        if likeness not in known:
+            stage = LanguageModel.build(definition, block + (block > 0), block + 1, "meta").train()
+            known[likeness] = _cost(stage, context, received, precision, 1)
+        found.append((known[likeness], _NOTHING))
+    head = LanguageModel.build(definition, count + 1, count + 1, "meta").train()
+    found[-1] = found[-1][0], _cost(head, context, received, precision, 1)
+    return found
+
+
+def _cost(stage: LanguageStage, context: int, received: tuple[int, int], precision: str, per_token: int) -> Cost:
+    one, two = (_count(stage, context, received, samples, precision) for samples in (1, 2))
+    # Kept memory that does not grow with the samples belongs to the weights: their bf16 copies.
+    stored = two[1] - one[1]
+    copies = max(0, one[1] - stored) if precision != "fp32" else 0
+    return Cost(one[0], stored // 4, copies // 4, _active(stage, per_token))
 
 
 def _likeness(definition: LanguageModel, layer: int) -> Any:

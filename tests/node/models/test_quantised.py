@@ -3,6 +3,7 @@
 import pytest
 import torch
 import transformers
+from allocated import peak_of
 from plain_lora import peft_losses, save_base
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
@@ -10,6 +11,7 @@ from windows import Windows, facts_of
 
 from farflung.job.schema import Job
 from farflung.node.generation.layered import _layer
+from farflung.node.models import quantised
 from farflung.node.models.factory import model_of
 from farflung.node.models.lora import base_name
 from farflung.node.models.profiling.cost import profile
@@ -55,6 +57,19 @@ def test_every_weight_is_the_nearest_that_its_block_has(kind, step, shape, devic
     torch.testing.assert_close(found.abs().max(), values.abs().max())
     torch.testing.assert_close(unpack(pack(found, kind), shape), found), "it is what it stands for"
     assert torch.equal(data.cpu(), pack(values.cpu(), kind)), "the same bytes on every device"
+
+
+@pytest.mark.parametrize("kind", ["int8", "nf4"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_slices_give_the_bits_of_the_whole_and_no_second_matrix_lies_in_memory(kind, dtype, monkeypatch):
+    shape = (130, 1001)
+    data = pack(torch.randn(shape, generator=torch.Generator().manual_seed(1)), kind)
+    whole = unpack(data, shape)
+    monkeypatch.setattr(quantised, "_SLICE", 1 << 12)
+    found = []
+    took = peak_of(lambda: found.append(unpack(data, shape, dtype)))
+    assert found[0].dtype == dtype and torch.equal(found[0], whole.to(dtype))
+    assert took <= (whole.numel() + 64) * dtype.itemsize + 6 * (1 << 12) + 4096
 
 
 def test_a_block_of_zeros_is_zeros_and_a_size_says_its_kind():
