@@ -19,7 +19,7 @@ from farflung.node.models.definition import LanguageModel
 from farflung.node.models.dropout import Draw
 from farflung.node.models.factory import model_of
 from farflung.node.models.lora import LoraModel
-from farflung.node.models.profiling.cost import profile
+from farflung.node.models.profiling.cost import language_layers, profile
 from farflung.node.models.quantised import fill, pack, unpack
 from farflung.node.models.weights.pretrained import initial_weights, weights_of
 from farflung.proto.errors import FarflungError
@@ -171,6 +171,10 @@ def test_adapters_alone_train_and_begin_as_the_base(zoo: SimpleNamespace) -> Non
     assert isinstance(definition, LanguageModel)
     assert definition.shapes and all(".lora_" in name for name in definition.shapes)
     assert set(definition.frozen) == set(zoo.weights)
+    counted, whole = (language_layers(one, CONTEXT, "bf16") for one in (definition, zoo.definition))
+    for layer, one in enumerate(counted):  # frozen matrices keep no inputs
+        assert 0 < one.stored_elements_per_sample < whole[layer + 1].stored_elements_per_sample + 2 * CONTEXT
+    assert counted[-1].after_elements_per_sample > CONTEXT * VOCABULARY
     hidden = INPUTS
     for first, last in ((0, 0), (1, 2)):
         stage = definition.build(first, last).train()
