@@ -49,7 +49,7 @@ def saved(family: str, folder: Path, **changes: Any) -> Any:
     own, known = kind.attribute_map, kind()
     values = {own.get(key, key): value for key, value in _SHAPE.items() if hasattr(known, own.get(key, key))}
     torch.manual_seed(1)
-    model = transformers.AutoModelForSequenceClassification.from_config(kind(**values, num_labels=3, **changes))
+    model = transformers.AutoModelForSequenceClassification.from_config(kind(**{**values, "num_labels": 3, **changes}))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() < 2:
