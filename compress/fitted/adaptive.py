@@ -22,6 +22,7 @@ from ..errors import CodecError
 from ..primitives import philox, rotation
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
+from ..primitives.scales import divided
 from ..quantizers.dithered import LARGEST
 from ..quantizers.looped import Looped, Put
 from ..specs.spec import Spec
@@ -138,7 +139,7 @@ class Adaptive(Looped):
         y = x
         if self.rotate:
             parts = [
-                rotation.forward(rotation.rows_of(x, s), s, Key(key.seed, key.step)).view(-1) / s.size**0.5
+                divided(rotation.forward(rotation.rows_of(x, s), s, Key(key.seed, key.step)).view(-1), s.size**0.5)
                 for s in rotation.layout(x.numel(), 0)
             ]
             y = torch.cat(parts).clamp(-LARGEST, LARGEST)
@@ -183,6 +184,6 @@ class Adaptive(Looped):
         out = torch.empty(n, device=device)
         for segment in rotation.layout(n, 0):
             rows = y[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
-            rows = rotation.backward(rows, segment, self._key(header)) / segment.size**0.5
+            rows = divided(rotation.backward(rows, segment, self._key(header)), segment.size**0.5)
             rotation.put_rows(out, segment, rows.clamp(-LARGEST, LARGEST))
         return out

@@ -40,6 +40,12 @@ def limit(top: int, full: bool) -> int:
     return bits if full else most(top)
 
 
+def divided(x: torch.Tensor, number: float) -> torch.Tensor:
+    """x / number, rounded once on every device. On CUDA torch multiplies by the rounded reciprocal of a divisor that is
+    a Python number."""
+    return x / torch.full((), number, dtype=x.dtype, device=x.device)
+
+
 def to_codes(scales: torch.Tensor, up: bool, top: int = 1) -> torch.Tensor:
     """fp32 scales >= 0 -> int16 codes (their 16 bits are unsigned: exponent and 8 bits of mantissa), at most
     ``most(top)``."""

@@ -15,7 +15,7 @@ from ..codec import bytes_tensor, piece
 from ..cpu.calls import values as loops
 from ..errors import CodecError
 from ..primitives.key import Key
-from ..primitives.scales import LARGEST
+from ..primitives.scales import LARGEST, divided
 from .looped import Looped, Put
 from .tables import blocks_of, pieces
 
@@ -33,7 +33,7 @@ class Affine(Looped):
         rows = blocks_of(x, size)
         least, largest = torch.aminmax(rows, dim=1)
         low, high = least.clamp(max=0.0), largest.clamp(min=0.0)
-        scale = high / 255.0 - low / 255.0
+        scale = divided(high, 255.0) - divided(low, 255.0)
         safe = torch.where(scale > 0, scale, torch.ones_like(scale))
         zero = (-(low / safe).round()).clamp(0, 255)
         codes = torch.empty(n, dtype=torch.uint8, device=x.device)

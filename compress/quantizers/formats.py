@@ -108,7 +108,7 @@ class Microscaling(Tabled):
     def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         form, largest = self.form, largest_of(x, 32)
         if self.ceil:
-            mantissa, exponent = torch.frexp(largest / form.top)
+            mantissa, exponent = torch.frexp(scales.divided(largest, form.top))
             exponent = torch.where(mantissa == 0.5, exponent - 1, exponent)
         else:
             exponent = torch.frexp(largest)[1] - 1 - form.exponent
@@ -147,9 +147,9 @@ class NvFp4(Tabled):
 
     def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         form, largest = FORMS["e2m1"], largest_of(x, 16)
-        tensor_scale = largest.max() / (E4M3.top * 6.0)
+        tensor_scale = scales.divided(largest.max(), E4M3.top * 6.0)
         safe = torch.where(tensor_scale > 0, tensor_scale, torch.ones_like(tensor_scale))
-        relative = (largest / 6.0) / safe
+        relative = scales.divided(largest, 6.0) / safe
         scale = E4M3.round(relative, 1.0 - 2.0**-22 if self.up else None)
         unit = E4M3.table(x.device)[scale.to(torch.int64)] * safe
         head: list[Piece] = [piece(tensor_scale.view(1)), piece(scale.to(torch.uint8))]

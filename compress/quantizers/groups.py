@@ -66,7 +66,7 @@ class Group(Codec):
             if size % group:
                 part = torch.nn.functional.pad(part, (0, group - size % group))
             rows = part.view(-1, group)
-            step = (rows.abs().amax(1) / self.top).clamp(max=scales.most_full(self.top))
+            step = scales.divided(rows.abs().amax(1), self.top).clamp(max=scales.most_full(self.top))
             code = step if self.full else scales.to_codes(step, self.stochastic, self.top)
             step = step if self.full else scales.to_scales(code)
             ratio = rows / torch.where(step > 0, step, torch.ones_like(step))[:, None]

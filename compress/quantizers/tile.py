@@ -40,7 +40,7 @@ class Tile(Looped):
         mean = (rotation.energy(rows) / float(self.tile)).sqrt()  # an integer sum, independent of the order
         turned = (largest.double() > self.outlier * mean) & (largest > 0)
         rows = torch.where(turned[:, None], rotation.hadamard(rows) * self.tile**-0.5, rows)
-        wanted = torch.ldexp(rows.abs().amax(1) / self.top, exponent)
+        wanted = torch.ldexp(scales.divided(rows.abs().amax(1), self.top), exponent)
         code = scales.to_codes(wanted.clamp(max=LARGEST), up=self.stochastic)
         half = exponent // 2
         unit = torch.ldexp(torch.ldexp(scales.to_scales(code), -half), -(exponent - half))[:, None]

@@ -201,7 +201,7 @@ class Cocktail(Codec):
             codes = (padded >= 0).to(torch.uint8)
         else:
             top = (1 << (self.bits - 1)) - 1
-            step = scales.to_codes(magnitude.amax(1) / top, False, top)
+            step = scales.to_codes(scales.divided(magnitude.amax(1), top), False, top)
             unit = scales.to_scales(step)[:, None]
             level = padded / torch.where(unit > 0, unit, torch.inf)
             codes = level.round_().clamp_(-top, top).add_(float(top + 1)).to(torch.uint8)

@@ -55,6 +55,16 @@ def test_codecs(spec: str) -> None:
     assert torch.equal(into, y.view(-1)) and compress.norm(blob, 600, FAR) == pytest.approx(float(y.norm()), rel=1e-4)
 
 
+@pytest.mark.parametrize("spec", [*(one for one in SPECS if one != "powersgd"), "int4:scale=32", "nvfp4:scale=up"])
+def test_the_bytes_are_those_of_the_cpu(spec: str) -> None:
+    """Divisions too: CUDA multiplies by the reciprocal of a number, so codecs divide by a tensor. PowerSGD's factors
+    are matrix products, whose last bit is the device's own."""
+    codec = compress.make(spec)
+    for seed in range(10):
+        x = torch.randn(600, generator=torch.Generator().manual_seed(seed))
+        assert codec.encode(x.to(FAR), seed=3, step=1) == codec.encode(x, seed=3, step=1)
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_exchanges(spec: str) -> None:
     x = [torch.randn(30, 20, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]

@@ -28,6 +28,8 @@ OF_ITSELF = {"requires_grad_", "register_hook", "register_post_accumulate_grad_h
 READS = {"item", "tolist", "__bool__", "__float__", "__int__", "__index__", "equal", "allclose", "nonzero", "unique"}
 READS |= {"masked_select", "is_nonzero", "bincount", "__contains__", "cpu", "argwhere"}
 """Calls that wait for the values of a far tensor."""
+DIVIDES = {"div", "div_", "divide", "true_divide", "__truediv__", "__itruediv__"}
+"""Calls that on CUDA multiply by the rounded reciprocal if the divisor is a number."""
 
 
 _COUNTING = threading.Lock()
@@ -102,7 +104,12 @@ def _answer(func: Any, args: Any, keywords: dict[str, Any], waits: Counter[str])
     if name == "pin_memory":
         return args[0]
     keywords.pop("pin_memory", None)
-    result = func(*tree_map(near, args), **tree_map(near, keywords))
+    if there and name in DIVIDES and not keywords and _is_number(args[1]) and args[0].is_floating_point():
+        result = near(args[0]).mul(1 / torch.tensor(args[1], dtype=args[0].dtype))
+        if name in ("div_", "__itruediv__"):
+            near(args[0]).copy_(result)
+    else:
+        result = func(*tree_map(near, args), **tree_map(near, keywords))
     if name in ("to", "type_as") and not asked and len(tensors) > 1:
         moved = [isinstance(tensors[1], Far)]
     stays = bool(there) and name != "cpu" and not (asked and not any(moved))
@@ -114,6 +121,10 @@ def _answer(func: Any, args: Any, keywords: dict[str, Any], waits: Counter[str])
     if not stays and not any(moved):
         return result
     return tree_map(lambda one: far(one) if isinstance(one, torch.Tensor) else one, result)
+
+
+def _is_number(one: Any) -> bool:
+    return isinstance(one, int | float)
 
 
 def _count(name: str, args: Any, keywords: Any, tensors: list[torch.Tensor], stays: bool, waits: Counter[str]) -> None:
