@@ -318,8 +318,7 @@ class Island:
             except subprocess.TimeoutExpired:
                 hand.process.kill()
                 hand.process.wait()
-        os.close(self._file)
-        remove(self._place)
+        remove(self._place)  # its descriptor stays open, see `meeting_place`
         if dist.is_initialized():
             dist.destroy_process_group()
 

@@ -240,7 +240,9 @@ def form_group(device: torch.device, rank: int, ranks: int, place: str) -> Meshe
 
 def meeting_place() -> tuple[str, int]:
     """(path, descriptor) of an empty file by which the ranks of an island find each other; they inherit the descriptor.
-    On Linux the file has no name, so nothing is left of it, however the processes end."""
+    On Linux the file has no name, so nothing is left of it, however the processes end. The descriptor is never closed:
+    torch's store opens the path once more when it is collected, at any time after the end of the group, and would read
+    (or wait for) what has the descriptor's number by then."""
     if sys.platform == "linux":
         made = make_file(0)
         return f"/proc/self/fd/{made}", made

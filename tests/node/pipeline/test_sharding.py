@@ -43,6 +43,7 @@ CASES = {
     "a plan's other choice": (job_of(inside="auto"), replace(ONE_STAGE, chosen={"parallel.inside": "ddp"})),
     "with a node of one device": (job_of(), GROUP),
     "matrices, two stages": (job_of("llama", "tp"), TWO_STAGES),
+    "matrices, biases": (job_of("gpt_neox", "tp"), ONE_STAGE),
     "matrices, tied, recompute": (job_of("qwen3", "tp", recompute=True, model={"tie": True, "kv_heads": 2}), ONE_STAGE),
 }
 
