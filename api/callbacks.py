@@ -31,9 +31,11 @@ class Callbacks:
 
     It calls ``on_train_begin`` when it is known how many steps the run will have, ``on_log`` after each step (with the
     loss, without the learning rate), ``on_step_end``, ``on_evaluate`` (and ``on_log``) with ``eval_loss``,
-    ``on_save``, ``on_train_end``. Changes of ``control`` by a
-    callback have no effect, and are warned of: only the caller of the run can stop it. FarflungError: a callback that
-    is there to stop runs.
+    ``on_save``, ``on_train_end``. Changes of ``control`` by a callback have no effect, and are warned of: only the
+    caller of the run can stop it.
+
+    Raises:
+        FarflungError: a callback is there to stop runs.
     """
 
     def __init__(self, callbacks: Sequence[Any], arguments: Mapping[str, Any], model: Any, tokenizer: Any) -> None:

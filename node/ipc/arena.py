@@ -15,6 +15,7 @@ import os
 import struct
 import tempfile
 import time
+import weakref
 
 PAGE = 4096
 MOST_KEPT = 512 << 20
@@ -36,6 +37,17 @@ def make_file(size: int) -> int:
             descriptor = os.dup(file.fileno())
     os.ftruncate(descriptor, size)
     return descriptor
+
+
+class SharedFile:
+    """An anonymous file that two or more processes map. ``file``: the descriptor of another process's, of the same size
+    in bytes, which belongs to this object from now on; None: a new one."""
+
+    def __init__(self, size: int, file: int | None = None) -> None:
+        self.size = size
+        self.file = make_file(size) if file is None else file
+        weakref.finalize(self, os.close, self.file)
+        self._map = mmap.mmap(self.file, size)
 
 
 def keep_freed_memory() -> None:

@@ -186,8 +186,7 @@ class Island:
         self._job, self._allow_code = job, allow_code
         config = fetch(PREFIX + CONFIG).decode() if job.model.pretrained is not None else ""
         words = {"job": job.model_dump_json(), "facts": facts.model_dump_json(), "config": config}
-        self._tell("model", **words, allow_code=list(allow_code))
-        self._answers()
+        self.tell("model", **words, allow_code=list(allow_code))
 
     def place(self, plan: Plan, name: str, frozen: Sequence[Tensor] = (), sections: Sequence[Section] = ()) -> None:
         """Build the stages that the plan gives the node ``name`` on all hands, with these ``frozen`` weights.
@@ -297,8 +296,7 @@ class Island:
     def void(self) -> None:
         """A pass of all ranks has failed on all of them: drop all passes; new pieces are made before the next step."""
         self.spoiled = True
-        self._tell("void")
-        self._answers()
+        self.tell("void")
 
     def check(self) -> None:
         """RunFailed when a hand has ended."""

@@ -191,18 +191,13 @@ class RoundLink:
     def updates(self) -> Iterator[tuple[slice, Update]]:
         """The complete round's update D in pieces: (slice of the section, its values), each valid until the next is
         asked for."""
-        current = self._complete_round()
+        current = self.complete_round
         return self.exchange.updates(current.number, current.results, current.contributions)
-
-    @property
-    def complete_round(self) -> OpenRound:
-        """The open round, which is complete."""
-        return self._complete_round()
 
     @property
     def results(self) -> tuple[Result, ...]:
         """The complete round's results in part order."""
-        current = self._complete_round()
+        current = self.complete_round
         return tuple(current.results[part.index] for part in self.rounds.parts)
 
     @property
@@ -212,7 +207,9 @@ class RoundLink:
         members = self.rounds.plan.members
         return [name for index, name in enumerate(members) if not all(index in who for who in counted)]
 
-    def _complete_round(self) -> OpenRound:
+    @property
+    def complete_round(self) -> OpenRound:
+        """The open round, which is complete."""
         current = self.rounds.open
         if current is None or not self.complete:
             raise RuntimeError("the round is not complete")
@@ -220,7 +217,7 @@ class RoundLink:
 
     def judge(self, judge: Judge) -> None:
         """Let ``judge`` judge the complete round, if it wants to. Raises ViewEnds."""
-        current = self._complete_round()
+        current = self.complete_round
         judge.round(self.exchange, current.number, self.results, current.contributions)
 
     def finish(self, results: Sequence[Result], block: int) -> None:

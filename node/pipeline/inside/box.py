@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import mmap
-import os
-import weakref
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from ...ipc.arena import PAGE, make_file
+from ...ipc.arena import PAGE, SharedFile
 from ...rounds.protocol.payloads import Payload
 from ...wire.api import Blob
 
@@ -18,14 +16,11 @@ KEPT = 64 << 20
 """Touched pages that a cleared box keeps: fresh ones are several times slower than the copies made in them."""
 
 
-class Box:
-    """``file``: the descriptor of the other process's end, of the same size; None: a new one."""
+class Box(SharedFile):
+    """One end of it. ``file``: the descriptor of the other process's end."""
 
     def __init__(self, size: int, file: int | None = None) -> None:
-        self.size = size
-        self.file = make_file(size) if file is None else file
-        weakref.finalize(self, os.close, self.file)
-        self._map = mmap.mmap(self.file, size)
+        super().__init__(size, file)
         self._all = memoryview(self._map)
         self._at = 0
 

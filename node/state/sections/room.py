@@ -7,26 +7,18 @@ section touches them in every step, the others hardly ever.
 from __future__ import annotations
 
 import mmap
-import os
-import weakref
 
 import torch
 from torch import Tensor
 
-from ...ipc.arena import PAGE, make_file
+from ...ipc.arena import PAGE, SharedFile
 
 
-class Room:
-    """``file``: the descriptor of another process's room of the same size; None: a new one. Belongs to this object.
-
-    Processes that take the same vectors in the same order share them.
-    """
+class Room(SharedFile):
+    """Processes that take the same vectors in the same order share them."""
 
     def __init__(self, size: int, file: int | None = None) -> None:
-        self.size = size
-        self.file = make_file(size) if file is None else file
-        weakref.finalize(self, os.close, self.file)
-        self._map = mmap.mmap(self.file, size)
+        super().__init__(size, file)
         self._at = 0
 
     def zeros(self, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
