@@ -9,4 +9,4 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 ln -s "$root" "$tree/farflung"
-PYTHONPATH="$tree" "${PYTHON:-python3}" "$root/benchmarks/gpu.py" "$@"
+PYTHONPATH="$tree${PYTHONPATH:+:$PYTHONPATH}" "${PYTHON:-python3}" "$root/benchmarks/gpu.py" "$@"
