@@ -2,6 +2,12 @@
 
 import torch
 
+from farflung.node.models.stage import Pass
+from farflung.node.pipeline.island_worker import autocast
+from farflung.node.state.optimizers.make_optimizer import make_optimizer
+from farflung.node.state.stage_state import StageState
+from farflung.scheduler import Plan
+
 
 def peak_of(run) -> int:
     """The most bytes that torch has allocated at a time while ``run`` runs, beyond those from before."""
@@ -13,3 +19,34 @@ def peak_of(run) -> int:
         held += event.nbytes()
         most = max(most, held)
     return most
+
+
+def peak_of_a_step(job, definition, stages, place, held, vocabulary) -> int:
+    """The most bytes that stage ``place`` of one pipeline takes: its state, and a step with ``held`` microbatches in
+    flight."""
+    row = tuple(f"n{number}" for number in range(len(stages)))
+    plan = Plan(pipelines=(row,), stages=stages, microbatches=(2,))
+    cpu, (samples, context) = torch.device("cpu"), (job.train.microbatch, job.model.context)
+
+    def step():
+        state = StageState(definition, job, plan, row[place], make_optimizer(job), cpu)
+        (model,) = state.models
+        for section in state.sections.values():
+            section.x.normal_(std=0.02)
+        for _, values in state.frozen():
+            values.data.zero_()
+        state.gradients.begin()
+        with autocast(job.train.precision, cpu):
+            passes = [passed(model.train()) for _ in range(held)]
+        for one in passes:
+            one.backward(torch.ones_like(one.output), 1.0)
+        state.gradients.end()
+        for section in state.sections.values():
+            make_optimizer(job).step(section, 1, 1e-3)
+
+    def passed(model):
+        ids = torch.randint(0, vocabulary, (samples, context))
+        hidden = ids if model.is_first else torch.randn(samples, context, definition.config.hidden_size)
+        return Pass(model, hidden, ids)
+
+    return peak_of(step)

@@ -122,10 +122,14 @@ class Group:
         """outer(D) - D of the round, the same whoever applies it."""
         link.finish(results, 16)
 
-    def end_round(self) -> None:
-        """Everything arrives, in order, and every member applies the round."""
+    def deliver_all(self) -> None:
+        """Everything arrives, in order, and what is sent meanwhile."""
         while self.mail:
             self.deliver(0)
+
+    def end_round(self) -> None:
+        """Everything arrives, in order, and every member applies the round."""
+        self.deliver_all()
         for name in self.links:
             self.apply(name)
 

@@ -9,7 +9,6 @@ from sharded_runs import DATA, FACTS, GROUP, STEPS, job_of
 from windows import wait_until
 
 from farflung.job.schema import Job
-from farflung.node.pipeline.island import Island
 from farflung.node.state import loss_scale
 from farflung.proto import control_pb2
 from farflung.testing.loopback import Hub
@@ -18,13 +17,6 @@ pytestmark = pytest.mark.usefixtures("nobody_late")
 
 HALF = STEPS // 2
 DELTA = {"mode": "delta", "codec": "none"}
-
-
-@pytest.fixture(scope="module")
-def island():
-    with Island("cpu", 2) as made:
-        made.measure()
-        yield made
 
 
 def plan_of(inside):

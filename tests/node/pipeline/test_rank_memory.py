@@ -10,7 +10,6 @@ from windows import facts_of
 
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
-from farflung.node.pipeline.island import Island
 from farflung.node.pipeline.spread_pass import SpreadPass
 from farflung.node.state.optimizers.make_optimizer import make_optimizer
 from farflung.node.state.stage_state import StageState
@@ -23,13 +22,6 @@ CASES = {
     "rows, bf16": ("llama", "fsdp", 0, 3, {"precision": "bf16"}),
     "matrices": ("llama", "tp", 0, 2, {}),
 }
-
-
-@pytest.fixture(scope="module")
-def island():
-    with Island("cpu", 2) as made:
-        made.measure()
-        yield made
 
 
 @pytest.mark.parametrize(("family", "kind", "stage", "held", "train"), CASES.values(), ids=CASES)

@@ -27,13 +27,6 @@ from farflung.scheduler import Plan
 pytestmark = pytest.mark.usefixtures("nobody_late")
 
 
-@pytest.fixture(scope="module")
-def island():
-    with Island("cpu", 2) as made:
-        made.measure()
-        yield made
-
-
 CASES = {
     "one stage, tied": (job_of(), ONE_STAGE),  # 3 samples are 2 and 1
     "fewer samples than ranks": (job_of(microbatch=1), Plan((("n0",),), ((0, 3),), (12,))),

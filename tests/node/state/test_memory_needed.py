@@ -1,18 +1,11 @@
 """What `farflung plan --memory` says a stage takes, against what torch allocates for it, within 5 %."""
 
-from contextlib import nullcontext
-
 import pytest
-import torch
-from allocated import peak_of
+from allocated import peak_of_a_step
 from windows import facts_of
 
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
-from farflung.node.models.stage import Pass
-from farflung.node.state.optimizers.make_optimizer import make_optimizer
-from farflung.node.state.stage_state import StageState
-from farflung.scheduler import Plan
 from farflung.scheduler.workloads.jobs import workload_of
 from farflung.scheduler.workloads.memory import need_of
 
@@ -37,31 +30,10 @@ def test_the_calculator_is_right(family, mode, stage, held, train):
         }
     )
     stages = ((0, LAYERS + 1),) if stage is None else ((0, 2), (3, LAYERS + 1))
-    row = tuple(f"n{number}" for number in range(len(stages)))
-    plan = Plan(pipelines=(row,), stages=stages, microbatches=(2,))
     definition = model_of(job, facts_of(samples=8, validation=1, context=CONTEXT, vocabulary=VOCABULARY, steps=3))
     place = stage or 0
-
-    def step():
-        state = StageState(definition, job, plan, f"n{place}", make_optimizer(job), torch.device("cpu"))
-        (model,) = state.models
-        for section in state.sections.values():
-            section.x.normal_(std=0.02)
-        state.gradients.begin()
-        with torch.autocast("cpu", torch.bfloat16) if train.get("precision") == "bf16" else nullcontext():
-            passes = [passed(model.train()) for _ in range(held)]
-        for one in passes:
-            one.backward(torch.ones_like(one.output), 1.0)
-        state.gradients.end()
-        for section in state.sections.values():
-            make_optimizer(job).step(section, 1, 1e-3)
-
-    def passed(model):
-        ids = torch.randint(0, VOCABULARY, (MICROBATCH, CONTEXT))
-        return Pass(model, ids if model.is_first else torch.randn(MICROBATCH, CONTEXT, WIDTH), ids)
-
     need = need_of(job.model_dump(), workload_of(job.model_dump(), vocabulary=VOCABULARY), stages[place], held, 1)
-    assert need.device == pytest.approx(peak_of(step), rel=0.05)
+    assert need.device == pytest.approx(peak_of_a_step(job, definition, stages, place, held, VOCABULARY), rel=0.05)
 
 
 def test_errors_and_messages_by_mode():

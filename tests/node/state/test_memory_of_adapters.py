@@ -2,19 +2,13 @@
 allocates for it, within 5 %; and a run's profile against the formulas that plans have."""
 
 import pytest
-import torch
 import transformers
-from allocated import peak_of
+from allocated import peak_of_a_step
 from windows import facts_of
 
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
 from farflung.node.models.profiling.cost import language_layers
-from farflung.node.models.stage import Pass
-from farflung.node.pipeline.island_worker import autocast
-from farflung.node.state.optimizers.make_optimizer import make_optimizer
-from farflung.node.state.stage_state import StageState
-from farflung.scheduler import Plan
 from farflung.scheduler.workloads.jobs import workload_of
 from farflung.scheduler.workloads.memory import need_of
 
@@ -82,29 +76,8 @@ def made(bases, family, base, train, lora):
 def test_the_calculator_is_right(bases, family, base, cut, held, train, lora):
     job, definition, workload = made(bases, family, base, train, lora)
     stages, place = CUTS[cut]
-    row = tuple(f"n{number}" for number in range(len(stages)))
-    plan = Plan(pipelines=(row,), stages=stages, microbatches=(2,))
-
-    def step():
-        state = StageState(definition, job, plan, f"n{place}", make_optimizer(job), torch.device("cpu"))
-        (model,) = state.models
-        for _, values in state.frozen():
-            values.data.zero_()
-        state.gradients.begin()
-        with autocast(job.train.precision, torch.device("cpu")):
-            passes = [passed(model.train()) for _ in range(held)]
-        for one in passes:
-            one.backward(torch.ones_like(one.output), 1.0)
-        state.gradients.end()
-        for section in state.sections.values():
-            make_optimizer(job).step(section, 1, 1e-3)
-
-    def passed(model):
-        ids = torch.randint(0, VOCABULARY, (MICROBATCH, CONTEXT))
-        return Pass(model, ids if model.is_first else torch.randn(MICROBATCH, CONTEXT, WIDTH), ids)
-
     need = need_of(job.model_dump(), workload, stages[place], held, 1)
-    assert need.device == pytest.approx(peak_of(step), rel=0.05)
+    assert need.device == pytest.approx(peak_of_a_step(job, definition, stages, place, held, VOCABULARY), rel=0.05)
 
 
 @pytest.mark.parametrize("family", SHAPES)

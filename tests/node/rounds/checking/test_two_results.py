@@ -200,8 +200,7 @@ def test_no_proof_of_two_results_can_be_made_up():
         group.mail.append(("b", "c", header, b"".join(one.written() for one in both)))
     other = Receipt(1, 2, held.said, held.signature)  # of another publisher's part
     group.mail.append(("b", "c", header, held.written() + other.written()))
-    while group.mail:
-        group.deliver(0)
+    group.deliver_all()
     assert [(by, node, points) for by, node, _, points in group.points] == [("c", "b", PROVEN)] * 6
 
 

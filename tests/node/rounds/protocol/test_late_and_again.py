@@ -62,8 +62,7 @@ def test_a_member_that_missed_two_rounds_is_waited_for_and_catches_up():
     assert not group.links["a"].complete  # one more round without c, and nobody could help it any more
     for number in range(1, 4):
         group.links["c"].begin()
-        while group.mail:
-            group.deliver(0)
+        group.deliver_all()
         assert group.links["c"].complete, number
         group.apply("c")
     assert not group.warnings
@@ -136,8 +135,7 @@ def test_who_is_in_the_next_round_has_applied_this_one():
     assert group.links["b"].complete and not group.links["a"].complete
     group.apply("b")
     group.links["b"].begin()
-    while group.mail:
-        group.deliver(0)
+    group.deliver_all()
     assert group.links["a"].complete
 
 

@@ -21,8 +21,7 @@ def test_another_history_is_refused_with_both_sides_named():
     group.links["b"].rounds.chain = section.chain
     for link in group.links.values():
         link.begin()
-    while group.mail:
-        group.deliver(0)
+    group.deliver_all()
     assert any("b holds another history of stage-0 than a" in why for _, why in group.warnings)
 
 
@@ -42,8 +41,7 @@ def test_what_is_not_finite_is_refused_and_its_sender_named():
                     body_of(header).sizes.append(len(blob))
                     group.mail[index] = (sender, to, header, bytes(blob))
                     assert len(data) == len(blob)
-    while group.mail:
-        group.deliver(0)
+    group.deliver_all()
     assert any(node == "b" and "refused" in why for node, why in group.warnings)
     assert all(link.complete for link in group.links.values())
     group.apply("a")
@@ -134,21 +132,17 @@ def test_who_fills_the_place_for_rounds_to_come_takes_nobody_elses(pattern):
         junk.CopyFrom(header)
         junk.contribution.round, junk.contribution.sizes[:] = 2 + number % 3, [8]
         group.mail.append(("c", "a", junk, number.to_bytes(8, "little")))
-    while group.mail:
-        group.deliver(0)
+    group.deliver_all()
     assert {node for node, _ in group.warnings} == {"c"} and all("too many" in why for _, why in group.warnings)
     assert len(group.links["a"].rounds.early) <= 12
     group.mail = mail
-    while group.mail:
-        group.deliver(0)
+    group.deliver_all()
     group.links["a"].begin()
     assert {key for key in group.links["a"].rounds.open.contributions if key[0] == 0} == {(0, 0), (0, 1)}
-    while group.mail:
-        group.deliver(0)
+    group.deliver_all()
     assert {node for node, _ in group.warnings} == {"c"}
     group.now += 60.0  # c's own is asked for again: it had no room for itself
     for link in group.links.values():
         link.tick()
-    while group.mail:
-        group.deliver(0)
+    group.deliver_all()
     assert all(link.complete for link in group.links.values())

@@ -82,8 +82,7 @@ def test_a_member_that_is_late_is_left_out_and_sends_its_part_later(way, late, s
     for name, link in group.links.items():
         if name != late_name:
             link.begin()
-    while group.mail:
-        group.deliver(0)
+    group.deliver_all()
     group.now = 2.0
     for link in group.links.values():
         link.tick()
@@ -114,8 +113,7 @@ def test_a_lost_result_is_asked_for_again():
     assert not group.links["c"].complete
     group.now = 6.0
     group.links["c"].tick()
-    while group.mail:
-        group.deliver(0)
+    group.deliver_all()
     assert group.links["c"].complete
 
 
@@ -139,8 +137,7 @@ def test_a_member_that_is_a_round_behind_is_helped_from_the_log(pattern):
         group.apply(name)
     group.now = 6.0
     group.links["c"].tick()
-    while group.mail:
-        group.deliver(0)
+    group.deliver_all()
     assert group.links["c"].complete
     assert not group.warnings
     group.apply("c")
@@ -160,8 +157,7 @@ def test_a_publisher_applies_only_what_another_member_holds():
             group.deliver(0)
     assert not any(link.complete for link in group.links.values())
     group.mail = held
-    while group.mail:
-        group.deliver(0)
+    group.deliver_all()
     assert all(link.complete for link in group.links.values())
 
 
@@ -172,11 +168,9 @@ def test_what_no_member_can_lack_is_dropped(pattern):
         for link in group.links.values():
             link.begin()
         if number == 2:  # who has sent something of this round holds those before
-            while group.mail:
-                group.deliver(0)
+            group.deliver_all()
             assert not any(link.rounds.log for link in group.links.values())
-        while group.mail:
-            group.deliver(0)
+        group.deliver_all()
         for name, link in group.links.items():
             group.apply(name)
             others = {part.index for part in link.rounds.plan.parts if part.publisher != name}

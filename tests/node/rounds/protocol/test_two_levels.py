@@ -76,8 +76,7 @@ def test_who_is_late_is_left_out_and_a_late_taker_with_its_whole_region(codec, l
     for group.now in (start + 2.0, start + 6.0):
         for name in others:
             group.links[name].tick()
-        while group.mail:
-            group.deliver(0)
+        group.deliver_all()
     play(group, [late])
     for name in group.links:
         assert group.links[name].complete

@@ -114,8 +114,7 @@ def test_bytes_that_are_gone_are_not_sent_again_and_those_needed_are():
     assert not group.links["c"].complete
     group.now = 6.0
     group.links["c"].tick()
-    while group.mail:
-        group.deliver(0)
+    group.deliver_all()
     sums = finish(group)
     assert all(torch.equal(one, sums[0]) for one in sums)
     for link in group.links.values():  # a late request finds nothing, and is no reason for a complaint
@@ -129,8 +128,7 @@ def test_a_gradient_that_is_not_finite_makes_every_member_drop_the_step():
     group.links["b"].exchange.section.grad[50] = float("nan")
     for link in group.links.values():
         link.begin()
-    while group.mail:
-        group.deliver(0)
+    group.deliver_all()
     assert all(not torch.isfinite(one).all() for one in finish(group))
 
 
@@ -178,8 +176,7 @@ def test_what_a_member_says_of_a_part_that_is_none_is_refused_and_ends_nobody():
         link.begin()
     group.links["a"].handle("c", data_pb2.Held(section="stage-0", round=1, part=1 << 31), torch.empty(0).numpy())
     assert group.warnings == [("c", "round 1 of stage-0 has no part 2147483648")]
-    while group.mail:
-        group.deliver(0)
+    group.deliver_all()
     sums = finish(group)
     assert all(torch.equal(one, sums[0]) for one in sums)
 
@@ -212,8 +209,7 @@ def test_a_sum_that_counts_what_a_member_has_not_offered_yet_is_refused(pattern)
     assert f"a counted a contribution of b to part {part} that b has not made" in group.warnings[0][1]
     for link in group.links.values():
         link.begin()
-    while group.mail:
-        group.deliver(0)
+    group.deliver_all()
     sums = finish(group)
     assert all(torch.equal(one, sums[0]) for one in sums)
 

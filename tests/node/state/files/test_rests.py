@@ -109,14 +109,12 @@ def test_what_nodes_keep_is_all_of_s_that_g_is_not(codec, pattern, weights, abse
         late = "abcde"[missing % len(weights)] if missing else ""
         if late and pattern != "two_level":  # what it offers comes after the deadline
             group.mail = [one for one in group.mail if one[0] != late]
-        while group.mail:
-            group.deliver(0)
+        group.deliver_all()
         group.now += 10.0
         for link in group.links.values():
             link.tick()
         for _ in range(4):
-            while group.mail:
-                group.deliver(0)
+            group.deliver_all()
             for link in group.links.values():
                 link.tick()
             group.now += 10.0
