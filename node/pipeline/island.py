@@ -43,6 +43,7 @@ from ..models.weights.pretrained import CONFIG, PREFIX
 from ..state.optimizers.make_optimizer import make_optimizer
 from ..state.sections.room import Room
 from ..state.sections.section import Section
+from .inside import carry
 from .inside.box import Box, Boxes
 from .inside.rank_sections import RankSections
 from .island_worker import (
@@ -203,7 +204,7 @@ class Island:
             self._tell("base")
             with self._together():
                 for values in frozen:
-                    dist.broadcast(values.detach(), 0)
+                    carry.broadcast(values.detach())
             self._answers()
 
     def _tell_place(self, plan: Plan, name: str, rooms: Sequence[Room] = ()) -> None:
@@ -248,7 +249,7 @@ class Island:
                 self.shards.take(self.kept.all, reference)
                 sections = ()
             for section in sections:
-                dist.broadcast(section.g if reference else section.x, 0)
+                carry.broadcast(section.g if reference else section.x)
         self._answers()
 
     def sum(self, sections: Iterable[Section]) -> None:
@@ -260,7 +261,7 @@ class Island:
                 self.shards.put(self.kept.all)
                 sections = ()
             for section in sections:
-                dist.reduce(section.grad, 0)
+                carry.reduce(section.grad)
         self._answers()
 
     def squares(self) -> dict[str, float]:
@@ -363,7 +364,7 @@ class Island:
         with self._together():
             say(self._hands[rank - 1].connection, {"do": do, "tensors": [described(one) for one in tensors], **words})
             for one in tensors:
-                dist.send(one.contiguous(), rank)
+                carry.send(one, rank)
 
     def answers(self, ranks: Iterable[int]) -> list[Words]:
         """The answers of the hands ``ranks``; an answer's tensor is its ``value``.

@@ -41,6 +41,7 @@ from ..state.sections.cut import sections_of_a_stage
 from ..state.sections.room import Room
 from ..state.sections.section import Section
 from ..state.stage_state import StageState, layouts_of
+from .inside import carry
 from .inside.box import Box, Boxes
 from .inside.meshes import Meshes
 from .inside.rank_rounds import RankRounds
@@ -167,7 +168,7 @@ class Hand:
     def _base(self, words: Words) -> tuple[Words, None]:
         """Take the frozen weights of the first process."""
         for _, values in self._held.frozen():
-            dist.broadcast(values.detach(), 0)
+            carry.broadcast(values.detach())
         return {}, None
 
     def _share(self, words: Words) -> tuple[Words, None]:
@@ -177,7 +178,7 @@ class Hand:
             self._shards.take(self._kept.all, words["reference"])
             return {}, None
         for section in self._held.sections.values():
-            dist.broadcast(section.x, 0)
+            carry.broadcast(section.x)
         self._held.gradients.begin()
         return {}, None
 
@@ -210,7 +211,7 @@ class Hand:
             return {}, None
         self._held.gradients.end()
         for section in self._held.sections.values():
-            dist.reduce(section.grad, 0)
+            carry.reduce(section.grad)
         return {}, None
 
     def _void(self, words: Words) -> tuple[Words, None]:
@@ -264,7 +265,7 @@ def described(tensor: Tensor) -> list[Any]:
 def receive(what: Sequence[Any], device: torch.device, source: int = 0) -> Tensor:
     """The tensor that rank ``source`` sends. ``what``: its shape and dtype, from ``described``."""
     tensor = torch.empty(what[0], dtype=getattr(torch, what[1]), device=device)
-    dist.recv(tensor, source)
+    carry.receive(tensor, source)
     return tensor
 
 
@@ -324,7 +325,7 @@ def serve(connection: Connection, hand: Hand) -> None:
                 patience.start()
         say(connection, answer)
         if tensor is not None:
-            dist.send(tensor, 0)
+            carry.send(tensor, 0)
 
 
 def _end_alone(why: str) -> None:

@@ -26,6 +26,7 @@ from ..models.stage import StageModel
 from ..state.sections.section import Section
 from .cut_matrices import cut_matrices
 from .cut_rows import check_rows, cut_rows
+from .inside import carry
 from .inside.grid import BOTH, FSDP, TP, Grid, grid_of
 from .inside.meshes import COLUMNS, ROWS, Meshes
 from .piece import Piece
@@ -88,12 +89,12 @@ class ShardedStages:
                     continue
                 gradient = own.gradient
                 if own.is_added(self.grid, self._rank):
-                    dist.send(gradient.contiguous(), first)
+                    carry.send(gradient, first)
                     continue
                 piece.copy_(gradient)
                 for other in range(first + 1, first + self.grid.columns) if own.dim is None and own.summed else ():
                     came = torch.empty(piece.shape, device=self._device)
-                    dist.recv(came, other)
+                    carry.receive(came, other)
                     piece.add_(came.to(piece.device))
                 if self.grid.rows > 1:
                     piece.mul_(self.grid.rows)  # FSDP takes the mean over the rows
