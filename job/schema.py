@@ -43,6 +43,9 @@ _ZERO_ONE_ADAM = (
 )
 
 
+_OFFLOAD_WORDS = {True: "moments", False: "none"}
+
+
 class Train(Table):
     """``[train]``: batch, optimiser and its schedule. ``clip = 0``: no clipping; ``eval_every = 0``: at the end."""
 
@@ -81,7 +84,10 @@ class Train(Table):
     moments: Annotated[Literal["fp32", "bf16"], choice("fp32", "bf16")] = Field(
         default="fp32", description="fp32, bf16 (adamw, lamb): what the optimiser's moments are kept in"
     )
-    offload: bool = Field(default=False, description="true or false: the moments of a GPU's weights in main memory")
+    offload: Annotated[Literal["none", "moments"], choice("none", "moments")] | bool = Field(
+        default=False,
+        description='false or "none", true or "moments": the moments of a GPU\'s weights in main memory',
+    )
     learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False, description="a number above 0")
     min_learning_rate_ratio: float = Field(
         default=0.0, ge=0, le=1, description="a number from 0 to 1: where the decay ends"
@@ -131,6 +137,11 @@ class Train(Table):
             if isinstance(batch, int) and not isinstance(batch, bool) and batch >= 1:
                 data = {**data, "microbatch": max(size for size in range(1, 5) if batch % size == 0)}
         return data
+
+    @property
+    def offload_kind(self) -> str:
+        """``offload`` as a word."""
+        return self.offload if isinstance(self.offload, str) else _OFFLOAD_WORDS[self.offload]
 
     @property
     def microbatch_size(self) -> int:

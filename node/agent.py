@@ -44,6 +44,7 @@ def run(
     own_data: OpenOwnData | None = None,
     require: Collection[str] = (),
     patience: float | None = None,
+    offload_folder: Path | None = None,
     emit: Emit,
 ) -> int:
     """Join the run of ``link`` and train in it; ``emit`` gets the node's events. Returns the exit status.
@@ -52,7 +53,7 @@ def run(
     run whose nodes have data of their own. A node that has lost the connection to the run, or that was in the run
     before and cannot reach it, joins again under its key until its owner ends it (`node/rejoin.py`). ``patience``:
     seconds for which the node looks for a coordinator that does not answer. None: 0 s at a first join, without limit
-    after that.
+    after that. ``offload_folder``: where the moments lie that the job offloads; None: in main memory.
 
     Raises:
         FarflungError: the node could not join, was refused, or the run failed; ``status`` says which.
@@ -60,7 +61,7 @@ def run(
         KeyboardInterrupt: Ctrl-C; Interrupted once it has joined.
     """
     check_secure(link, insecure, "tls" in require)
-    owner = Owner(pause_file, limits)
+    owner = Owner(pause_file, limits, offload_folder=offload_folder)
     obey_signals(owner)
     cache, served = writable(own_folder(cache)), check_address(metrics)
     compress.allow(allow_code)

@@ -19,6 +19,7 @@ from ..job.data.sampling import Position, unfinished
 from ..job.schema import Job
 from ..node.data.dataset import Dataset
 from ..node.device.identity import Identity
+from ..node.device.limits import Owner
 from ..node.models.factory import model_of
 from ..node.pipeline.island import Island
 from ..node.state.files.rests import Rests
@@ -83,6 +84,8 @@ class Hub(Network):
         rests: Rests | None = None,
         own: OwnLoop | None = None,
         device: str = "cpu",
+        *,
+        owner: Owner | None = None,
     ) -> None:
         """Start a node, which then waits for its first view. ``own``: the training loop of a member of
         ``farflung.group``."""
@@ -99,7 +102,7 @@ class Hub(Network):
             open_data=lambda: data,
             device=torch.device(device),
             emit=self.emitted.setdefault(name, []).append,
-            owner=None if own is None else own.owner,
+            owner=owner if own is None else own.owner,
             island=island,
             own=own,
             rests=rests,

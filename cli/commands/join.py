@@ -62,6 +62,10 @@ def join(
     max_disk: Annotated[
         str | None, typer.Option(metavar="SIZE", help="The most that it keeps of the training data, e.g. 20GB.")
     ] = None,
+    offload_folder: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where moments lie that the job offloads, e.g. on NVMe, not main memory."),
+    ] = None,
     hours: Annotated[float | None, typer.Option(min=0.0, metavar="H", help="Leave after H hours.")] = None,
     patience: Annotated[
         str | None,
@@ -98,6 +102,8 @@ def join(
     # Idle threads must not spin while another process has their core; read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     cache = writable(own_folder(cache))  # before a ticket is spent
+    if offload_folder is not None:
+        writable(offload_folder, "moments", "--offload-folder DIR, or leave it out")
     try:
         find(address)  # before the seconds that torch takes: a wrong address is a matter of milliseconds
     except Unreachable:
@@ -129,6 +135,7 @@ def join(
                 own_data=None if data is None else opener(data),
                 require=required,
                 patience=looks,
+                offload_folder=offload_folder,
                 emit=view.show,
             )
     except Interrupted as interrupt:

@@ -30,6 +30,7 @@ from ...scheduler.timing.estimate import Estimator
 from ...scheduler.timing.simulated import run as simulate_plan
 from ...scheduler.workloads.codecs import bits_of
 from ...scheduler.workloads.jobs import moment_bytes, paper_workload, workload_of
+from ...scheduler.workloads.offload import NONE, offload_of
 from ...scheduler.workloads.settled import INSIDE_KEY, as_settled
 from ...scheduler.workloads.workload import CodecChoice, Workload
 from ..jobs.codecs_of_a_job import check_codec
@@ -84,7 +85,7 @@ def run(
     train, model = (dict(_tables(job).get(name) or {}) for name in ("train", "model"))
     workload = replace(
         workload,
-        movable_bytes=0.0 if job is None or train.get("offload") else moment_bytes(train, model.get("lora")),
+        movable_bytes=0.0 if job is None or offload_of(train) != NONE else moment_bytes(train, model.get("lora")),
         stages=stages if stages is not None else workload.stages,
         pipelines=pipelines if pipelines is not None else workload.pipelines,
     )

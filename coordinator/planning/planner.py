@@ -42,7 +42,7 @@ def memory_of(job: Job, kind: str, memory: float, nodes: int = 1) -> float:
     members = max(1, nodes // (stages if isinstance(stages, int) else 1))
     members = min(members, pipelines if isinstance(pipelines, int) else USUAL)
     messages, moments = jobs.message_bytes(job.updates.model_dump(), members), moment_bytes(job)
-    counted = jobs.WEIGHT_BYTES + (0.0 if job.train.offload else moments)
+    counted = jobs.WEIGHT_BYTES + (moments if job.train.offload_kind == "none" else 0.0)
     return memory * counted / (jobs.WEIGHT_BYTES + moments + messages)
 
 

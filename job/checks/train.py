@@ -38,7 +38,7 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
         if job.updates.mode != "delta":
             why = "nobody knows whether its steps have the same bits on every device"
             yield ("train", "optimizer"), f'{sentence}: {why}; it needs updates.mode = "delta"'
-        if train.offload:
+        if train.offload_kind != "none":
             yield ("train", "offload"), f"train.offload has no meaning with {sentence}, which has moments of its own"
     if train.optimizer == "muon":
         if job.updates.mode != "delta":

@@ -40,6 +40,7 @@ class Owner:
 
     Args:
         pause_file: the node pauses while this file exists.
+        offload_folder: where the moments lie that a job offloads; None: in main memory.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class Owner:
         pause_file: Path | None = None,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        offload_folder: Path | None = None,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits, self.offload_folder = limits or Limits(), offload_folder
         self._pause_file, self._clock = pause_file, clock
         self._began = self._looked = clock()
         self._file_there = pause_file is not None and pause_file.exists()

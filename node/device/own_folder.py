@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...proto.errors import FarflungError
 
-_HINT = "name a folder that this user may write: --cache DIR, or set HOME"
+_WRITE = "name a folder that this user may write: "
 
 
 def own_folder(cache: Path | None = None) -> Path:
@@ -23,12 +23,12 @@ def own_folder(cache: Path | None = None) -> Path:
         return Path.home() / ".cache" / "farflung"
     except RuntimeError:  # no HOME, and the user is not in /etc/passwd
         message = f"there is no folder for this node: HOME is not set, and user {os.getuid()} has none"
-        raise FarflungError(message, _HINT) from None
+        raise FarflungError(message, _WRITE + "--cache DIR, or set HOME") from None
 
 
-def writable(folder: Path) -> Path:
-    """Creates the folder and checks that it can be written. FarflungError if not, before a use of the ticket is
-    spent."""
+def writable(folder: Path, what: str = "key and data", hint: str = "--cache DIR, or set HOME") -> Path:
+    """Creates the folder, for ``what``, and checks that it can be written. FarflungError if not, before a use of the
+    ticket is spent. ``hint``: how a person names another."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".tried-") as file:
@@ -36,5 +36,5 @@ def writable(folder: Path) -> Path:
             file.flush()
     except OSError as error:
         why = error.strerror or error
-        raise FarflungError(f"this node cannot keep its key and data in {folder}: {why}", _HINT) from error
+        raise FarflungError(f"this node cannot keep its {what} in {folder}: {why}", _WRITE + hint) from error
     return folder

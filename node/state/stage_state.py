@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -56,8 +57,10 @@ class StageState:
         device: torch.device,
         *,
         shared: bool = False,
+        folder: Path | None = None,
     ) -> None:
-        """``shared``: the sections lie in memory that the processes of an island share; ``device`` is then the CPU."""
+        """``shared``: the sections lie in memory that the processes of an island share; ``device`` is then the CPU.
+        ``folder``: where this node keeps the moments that the job offloads; None: in main memory."""
         self.stages = plan.stages_of(node)
         self.models: tuple[StageModel, ...] = tuple(
             definition.build(*plan.stages[stage], device) for stage in self.stages
@@ -82,7 +85,7 @@ class StageState:
         """The digest of the frozen weights of each layer that has some."""
         self._cut = sections_of_a_stage(job)
         self.sections: dict[str, Section] = {}
-        kept, momentum = kept_moments(job, optimizer), bool(job.updates.outer_optimizer.momentum)
+        kept, momentum = kept_moments(job, optimizer, folder), bool(job.updates.outer_optimizer.momentum)
         for name, layout in layouts_of(definition, plan, self.stages, self._cut).items():
             room = Section.room_of(layout, kept) if shared else None
             self.sections[name] = Section(layout, self.gradient, kept, device, momentum, room)

@@ -39,7 +39,7 @@ def changes(network: Network, workload: Workload) -> Iterator[tuple[str, Workloa
         yield "train.recompute = true", replace(workload, recompute=True)
     if workload.movable_bytes and any(device.memory_bytes is not None for device in network.devices):
         less = workload.optimizer_bytes - workload.movable_bytes
-        yield "train.offload = true", replace(workload, optimizer_bytes=less, movable_bytes=0.0)
+        yield 'train.offload = "moments"', replace(workload, optimizer_bytes=less, movable_bytes=0.0)
     if workload.mode == "delta" and not workload.overlap:
         yield "updates.overlap = 1", replace(workload, overlap=1)
     if workload.every < SELDOM:

@@ -188,7 +188,7 @@ def _less_memory(workload: Workload) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "train.recompute = true", {"recompute": True}
     if workload.movable_bytes:
         less = workload.optimizer_bytes - workload.movable_bytes
-        yield "train.offload = true", {"optimizer_bytes": less, "movable_bytes": 0.0}
+        yield 'train.offload = "moments"', {"optimizer_bytes": less, "movable_bytes": 0.0}
 
 
 def _fits(network: Network, workload: Workload) -> bool:

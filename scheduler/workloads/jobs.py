@@ -17,6 +17,7 @@ from .codecs import BLOCK, SUMMED, bits_of
 from .decoders import Shape, adapter_layers, decoder_layers, pair_layers, shape_of, shares_of
 from .inside import kinds_of
 from .ladder import intervals, link_choices, wire_codec, workload_fields
+from .offload import NONE, offload_of
 from .round_copies import USUAL, error_copies, message_copies, pattern_of
 from .workload import EVERY, Layer, Size, Workload
 
@@ -113,7 +114,7 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
     pipelines = _wish(parallel, "pipelines")
     if _table(job, "model").get("parameters") and pipelines is None:
         pipelines = batch // microbatch  # own training loops: costs unknown, so as many as possible
-    moments = 0.0 if train.get("offload") else moment_bytes(train, _table(job, "model").get("lora"))
+    moments = 0.0 if offload_of(train) != NONE else moment_bytes(train, _table(job, "model").get("lora"))
     sent = microbatch * max((layer.activation for layer in layers[:-1]), default=1)
     forward, backward = str(activations.get("forward", "none")), str(activations.get("backward", "none"))
     schedule, block = str(parallel.get("schedule", "1f1b")), _whole(updates, "block", BLOCK)

@@ -13,6 +13,7 @@ from typing import Any
 
 from .jobs import moment_bytes, reference_bytes
 from .layers import beside, stage_memory, trained
+from .offload import NONE, offload_of
 from .round_copies import error_copies, message_copies, pattern_of
 from .workload import Workload
 
@@ -76,5 +77,5 @@ def need_of(
         errors=4.0 * count * error_copies(updates, codec, pattern, members, workload.overlap),
         activations=whole - workload.optimizer_bytes * count - frozen,
         messages=4.0 * count * message_copies(updates, codec, pattern, members),
-        offloaded=bool(train.get("offload")),
+        offloaded=offload_of(train) != NONE,
     )

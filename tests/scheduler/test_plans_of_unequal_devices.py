@@ -56,12 +56,12 @@ def test_a_refusal_for_want_of_memory_says_what_would_fit():
         (
             {"movable_bytes": 8.0, "recompute": True},
             lambda job: stage_memory(replace(job, optimizer_bytes=8.0), 0, 3, 2),
-            "; with train.offload = true it would fit",
+            '; with train.offload = "moments" it would fit',
         ),
         (
             {"movable_bytes": 8.0},
             lambda job: stage_memory(replace(job, optimizer_bytes=8.0, recompute=True), 0, 3, 2),
-            "; with train.recompute = true and train.offload = true it would fit",
+            '; with train.recompute = true and train.offload = "moments" it would fit',
         ),
         ({"movable_bytes": 8.0}, lambda job: stage_memory(replace(job, optimizer_bytes=1.0), 0, 3, 1) / 2, ""),
     ],

@@ -9,6 +9,7 @@ operands stay in the cache.
 import importlib
 import math
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -196,10 +197,11 @@ def step_all(optimizer: Optimizer, sections: Iterable[Section], count: int, rate
         optimizer.step(section, count, rate)
 
 
-def kept_moments(job: Job, optimizer: Optimizer) -> Kept:
-    """How the job wants the optimiser's moments to be kept."""
+def kept_moments(job: Job, optimizer: Optimizer, folder: Path | None = None) -> Kept:
+    """How the job wants the optimiser's moments to be kept. ``folder``: where this node keeps those that the job
+    offloads; None: in main memory."""
     dtype = torch.bfloat16 if job.train.moments == "bf16" else torch.float32
-    return Kept(optimizer.moments, dtype, job.train.offload, optimizer.factored)
+    return Kept(optimizer.moments, dtype, job.train.offload_kind != "none", optimizer.factored, folder)
 
 
 def clip_factor(norm: float, clip: float | None) -> float:

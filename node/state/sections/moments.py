@@ -1,4 +1,4 @@
-"""How an optimiser's moments are kept: in fp32 or bf16, beside the weights or in main memory.
+"""How an optimiser's moments are kept: in fp32 or bf16, beside the weights, in main memory or in a file.
 
 The arithmetic is always fp32 on the device of the weights; moments in another dtype or place are read and written piece
 by piece. The place changes no bit. In bf16 they are rounded stochastically: rounded to nearest, a second moment that
@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import torch
 import xxhash
 from torch import Tensor
 
+from .mapped import zeros_in
 from .vectors import zeros
 
 STRETCH = 1 << 16
@@ -27,15 +29,19 @@ cache, and no temporary of the vector's length is allocated."""
 @dataclass(frozen=True)
 class Kept:
     """Names of the moments, the dtype that they are kept in, and whether they lie in main memory. ``factored``: they
-    have the shapes of proto/words/moments.py, not the parameters'."""
+    have the shapes of proto/words/moments.py, not the parameters'. ``folder``: where main memory is a file (mapped.py);
+    None: it is not."""
 
     names: tuple[str, ...] = ()
     dtype: torch.dtype = torch.float32
     offload: bool = False
     factored: bool = False
+    folder: Path | None = None
 
     def zeros(self, count: int, device: torch.device) -> dict[str, Tensor]:
-        """Moments of ``count`` elements on ``device``, each [count]."""
+        """Moments of ``count`` elements on ``device``, each [count]. FarflungError: the folder's disk is full."""
+        if self.offload and self.folder is not None:
+            return {name: zeros_in(self.folder, count, self.dtype) for name in self.names}
         where = torch.device("cpu") if self.offload else device
         if self.offload and device.type == "cuda":
             return {name: torch.zeros(count, dtype=self.dtype, pin_memory=True) for name in self.names}

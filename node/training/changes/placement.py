@@ -66,7 +66,15 @@ class Placement:
         optimizer, job = resources.optimizer, context.job
         of_weights = moment_bytes(job.train.model_dump(), job.model.model_dump().get("lora")) / 4
         vectors = of_weights if optimizer.factored else len(optimizer.moments)
-        must_fit(context, resources.owner.limits.memory, vectors, plan, place)
+        folder = resources.owner.offload_folder if job.train.offload_kind != "none" else None
+        must_fit(context, resources.owner.limits.memory, 0.0 if folder is not None else vectors, plan, place)
+        shared = resources.in_pieces(context, plan)
+        if folder is not None and shared:
+            raise FarflungError(
+                "the moments of an island whose devices hold pieces lie in memory that its processes share, not in a "
+                f"file in {folder}",
+                "join without --offload-folder, or without --island",
+            )
         if self._held_before:
             gc.collect()  # free the earlier place, which is as large and has reference cycles
         self._held_before = True
@@ -77,7 +85,8 @@ class Placement:
             place,
             resources.optimizer,
             resources.keeps_on(context, plan),
-            shared=resources.in_pieces(context, plan),
+            shared=shared,
+            folder=folder,
         )
         self.base.load(context, new, held, view)
         return new
