@@ -58,6 +58,7 @@ class Windows(Dataset):
     """Learnable token windows, held in memory."""
 
     def __init__(self, facts: Facts, seed: int) -> None:
+        self.samples, self.validation_samples = facts.samples, facts.validation_samples
         generator = torch.Generator().manual_seed(seed)
         start = torch.randint(0, facts.vocabulary, (facts.samples, 1), generator=generator)
         stride = torch.randint(1, 4, (facts.samples, 1), generator=generator)

@@ -47,6 +47,8 @@ class Dataset(ABC):
 
     samples: int
     validation_samples: int
+    apart = True
+    """Whether another thread may make batches of training samples while this one makes others."""
 
     @abstractmethod
     def batch(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -67,6 +69,10 @@ class Dataset(ABC):
 
     def ahead(self, ids: Sequence[int]) -> None:
         """Announce samples that will be asked for soon, so that missing ones are fetched during other computation."""
+        return None
+
+    def announce(self, batches: Sequence[Sequence[int]]) -> None:
+        """Announce the arguments of the next calls of ``placed``, so that they may be made ahead (loader.py)."""
         return None
 
 
@@ -158,7 +164,7 @@ class OwnData(Dataset):
 
     def __init__(self, own: Dataset, facts: Facts) -> None:
         self.samples, self.validation_samples = facts.samples, facts.validation_samples
-        self._own = own
+        self._own, self.apart = own, own.apart
         if facts.validation_samples and not own.validation_samples:
             raise FarflungError("this node's data has no validation sample", "give it more data with --data")
 

@@ -24,7 +24,7 @@ class WithSets(Dataset):
 
     def __init__(self, facts: Facts, data: Dataset, sets: Callable[[], Dataset]) -> None:
         self.samples, self.validation_samples = facts.samples, facts.validation_samples
-        self._data, self._open = data, sets
+        self._data, self._open, self.apart = data, sets, data.apart
         self._sets: Dataset | None = None
 
     def _of(self, ids: Sequence[int]) -> tuple[Dataset, Sequence[int]]:

@@ -38,6 +38,9 @@ class StreamedTokens(TokenRows):
     disk could not store is fetched again when it is needed again; ``warn`` is called at the first such piece.
     """
 
+    apart = False
+    """Pieces come by the trainer's own messages."""
+
     def __init__(
         self, facts: Facts, fetch_later: FetchLater, folder: Path, limit: int, warn: Callable[[str], None]
     ) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -22,6 +22,7 @@ from ...proto.errors import RunFailed
 from ...scheduler import Plan
 from ..context import NodeContext
 from ..data.dataset import Dataset
+from ..data.loader import Loader
 from ..device.clock import StepClock
 from ..device.limits import Owner
 from ..device.tracing import Tracing
@@ -72,10 +73,12 @@ class Trainer:
         """``rests``: the files of rests beside checkpoints; None: none are kept. ``promises``: check every view; None:
         the coordinator is trusted. ``allow_code``: modules whose optimiser may be called (None: any)."""
         clock, owner = StepClock(worked=wire.worked), owner or Owner()
+        self._opens = open_data
+        self._loader: Loader | None = None
         context = NodeContext(name, job, facts, definition, device, wire, clock, emit, self.pump)
         resources = Resources(
             optimizer=own.optimizer if own is not None else make_optimizer(job, allow_code),
-            data=cache(open_data),
+            data=cache(self._open_data),
             owner=owner,
             waiting=Waiting(wire.report, lambda: wire.arrived),
             tracing=Tracing(clock, device, lambda file, data: wire.store(0, file, data, 1, {})),
@@ -131,6 +134,10 @@ class Trainer:
         """Handle all events that have arrived; wait up to ``timeout`` seconds for the first."""
         self.router.pump(timeout)
 
+    def _open_data(self) -> Loader:
+        self._loader = Loader(self._opens(), self.context.device)
+        return self._loader
+
     def _read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         return self.router.read(name, offset, length)
 
@@ -142,6 +149,13 @@ class Trainer:
         Raises:
             Stopped: with the coordinator's reason; ``failed`` or ``refused`` if it was not the end of the run.
         """
+        try:
+            self._run()
+        finally:
+            if self._loader is not None:
+                self._loader.close()
+
+    def _run(self) -> NoReturn:
         wire = self.context.wire
         wire.while_waiting = self.router.wait_for_the_coordinator
         while True:

@@ -35,6 +35,7 @@ class Windows(Dataset):
     """Random but learnable token windows, held in memory."""
 
     def __init__(self, facts: Facts, seed: int = 0) -> None:
+        self.samples, self.validation_samples = facts.samples, facts.validation_samples
         generator = torch.Generator().manual_seed(seed)
         count = facts.samples + facts.validation_samples
         start = torch.randint(0, facts.vocabulary, (count, 1), generator=generator)

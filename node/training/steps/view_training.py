@@ -142,10 +142,12 @@ class ViewTraining:
         """Forward and backward passes of this pipeline's share of the step."""
         view, clock, island = self.view, self.context.clock, self.resources.island
         share = self._share(step)
+        microbatches = self._cut(share)
         ends = any(chunk.model.is_first or chunk.model.is_last for chunk in self.chunks)
         if self.resources.own is None and (ends or self.context.facts.packed or self.context.definition.needs_tokens):
-            self.resources.data().ahead(share + (self._share(step + 1) if step < view.last_step else []))
-        microbatches = [share[i : i + self.size] for i in range(0, len(share), self.size)]
+            then = self._share(step + 1) if step < view.last_step else []
+            self.resources.data().ahead(share + then)
+            self.resources.data().announce(microbatches + self._cut(then))
         scale = 1.0
         balanced = isinstance(self.context.definition, LanguageModel) and self.context.definition.balance
         if self.state.is_last or balanced:
@@ -190,6 +192,10 @@ class ViewTraining:
         view, samples = self.view, self._samples(step)
         own = assign(samples, view.plan.microbatches, view.job.train.microbatch_size)[view.pipeline]
         return [samples[i] for i in own]
+
+    def _cut(self, share: list[int]) -> list[list[int]]:
+        """The samples of each microbatch."""
+        return [share[i : i + self.size] for i in range(0, len(share), self.size)]
 
     def _samples(self, step: int) -> list[int]:
         """The ids of a step's samples, of all pipelines."""
