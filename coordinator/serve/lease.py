@@ -13,7 +13,7 @@ import socket
 from collections.abc import AsyncIterator
 
 from .. import events
-from ..store.engines.database import LeaseLost
+from ..store.engines.database import LeaseLost, NoRoom
 from ..store.engines.postgresql import LEASE_S, PostgreSQL
 
 _ASK_S = 1.0
@@ -29,7 +29,7 @@ async def stand_by(server: PostgreSQL, emit: events.Emit, stop: asyncio.Event) -
                 emit(events.event("notice", message=f"leads the run in {server.name} from now on", node=""))
                 return True
             sentence = f"stands by: {server.leader() or 'nobody'} leads the run in {server.name}"
-        except LeaseLost as error:
+        except (LeaseLost, NoRoom) as error:
             sentence = f"stands by: {error.message}"
         if sentence != said:
             said = sentence
@@ -49,7 +49,7 @@ async def leading(server: PostgreSQL) -> AsyncIterator[None]:
     finally:
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
-        with contextlib.suppress(LeaseLost):
+        with contextlib.suppress(LeaseLost, NoRoom):
             server.release_lease()
 
 

@@ -1,7 +1,9 @@
 """A run's database on a PostgreSQL server, and the lease by which one coordinator of several leads.
 
 The lease is a row that ends by the server's clock. Every write of a leader checks the lease in its own transaction and
-locks its row until it has committed, so a leader whose lease has ended writes nothing, however late it notices.
+locks its row until it has committed, so a leader whose lease has ended writes nothing, however late it notices. A
+transaction is one message: a leader that is frozen in the middle of one would keep the row locked, and nobody could
+take over.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ LEASE_S = 10.0
 
 PATIENCE_S = 3.0
 """Seconds that one statement waits for a server that does not answer, before the coordinator stops leading."""
+
+
+LOCK_S = 3.0
+"""Seconds that a statement waits for a row that another session has locked."""
 
 
 _RETRY_S = 0.2
@@ -95,16 +101,18 @@ class PostgreSQL:
         return self._patiently(lambda db: self._write(db, statements))
 
     def _write(self, db: psycopg.Connection[Any], statements: Sequence[Statement]) -> int:
-        try:
-            with db.pipeline(), db.transaction():  # one round trip
-                if self.term:
-                    db.execute(_FENCE, (self._holder, self.term))
-                for sql, values in statements:
-                    done = db.execute(_marks(sql), _clean(values))
-            return int(done.rowcount)
-        except self._psycopg.errors.DivisionByZero:
-            self._until = 0.0
-            raise LeaseLost(f"another coordinator leads the run in {self.name} now") from None
+        if self.term:
+            statements = [(_FENCE, (self._holder, self.term)), *statements]
+        with self._psycopg.ClientCursor(db) as cursor:
+            whole: Any = "; ".join(cursor.mogrify(_marks(sql), _clean(values)) for sql, values in statements)
+            try:
+                cursor.execute(whole)  # one message, so that the server never waits in it for the next
+                while cursor.nextset():
+                    pass
+                return int(cursor.rowcount)
+            except self._psycopg.errors.DivisionByZero:
+                self._until = 0.0
+                raise LeaseLost(f"another coordinator leads the run in {self.name} now") from None
 
     def close(self) -> None:
         self._connection.close()
@@ -176,7 +184,15 @@ class PostgreSQL:
         # A vanished server must be noticed within seconds, because the coordinator's event loop waits here.
         limits = {"connect_timeout": 3, "keepalives_idle": 2, "keepalives_interval": 1, "keepalives_count": 3}
         address = self._psycopg.conninfo.make_conninfo(self._url, tcp_user_timeout=5000, **limits)
-        return self._psycopg.connect(address, autocommit=True)
+        connection = self._psycopg.connect(address, autocommit=True)
+        try:
+            with self._watch.over(connection):
+                for limit, seconds in (("idle_in_transaction_session_timeout", LEASE_S / 2), ("lock_timeout", LOCK_S)):
+                    connection.execute("select set_config(%s, %s, false)", (limit, f"{seconds * 1000:.0f}ms"))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _patiently(self, work: Callable[[psycopg.Connection[Any]], _Result]) -> _Result:
         """Do ``work`` on an open connection, again after a lost connection: all statements here may be executed
@@ -189,15 +205,15 @@ class PostgreSQL:
                         self._connection = self._connect()
                     with self._watch.over(self._connection):
                         return work(self._connection)
-            except (self._psycopg.OperationalError, self._psycopg.InterfaceError) as error:
+            except self._psycopg.Error as error:
+                if error.sqlstate == _ENDED:
+                    self._connection.close()
                 if not self._connection.closed and not self._connection.broken:
                     raise self._for_now(error) from None
                 if time.monotonic() > deadline:
                     self._until = 0.0  # the write has failed, so no orders or acknowledgements may follow
                     raise LeaseLost(f"{self.name} is away: {self._sentence(error)}") from None
                 time.sleep(_RETRY_S)
-            except self._psycopg.Error as error:
-                raise self._for_now(error) from None
 
     def _for_now(self, error: psycopg.Error) -> Exception:
         """NoRoom where the same may work later, else the error itself."""
@@ -205,6 +221,10 @@ class PostgreSQL:
             return error
         hint = "look at the server: its disk, and what this user may do"
         return NoRoom(f"{self.name} does not take it now: {self._sentence(error)}", hint)
+
+
+_ENDED = "25P03"
+"""SQLSTATE with which the server ends a session that was silent in a transaction."""
 
 
 _PASSING = ("40", "53", "55", "57014", "42501", "25006")

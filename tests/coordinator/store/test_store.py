@@ -1,11 +1,13 @@
 """The store, the same in SQLite and in a real PostgreSQL server."""
 
+import asyncio
 import contextlib
 import sqlite3
 import time
 
 import pytest
 
+from farflung.coordinator.serve.lease import stand_by
 from farflung.coordinator.store.engines.database import LeaseLost, NoRoom
 from farflung.coordinator.store.rows import CheckpointRow, EvalRow, NodeRow, StepRow, Ticket, ViewRow
 from farflung.coordinator.store.store import Store
@@ -237,6 +239,61 @@ def test_a_leader_whose_lease_ended_writes_nothing(postgres, monkeypatch):
         one.check_lease()
     second.put("who", "two")
     assert second.get("who") == "two" and second.views.last() is None
+    first.close()
+    second.close()
+
+
+def test_a_transaction_is_one_message(postgres, tmp_path):
+    """A process may be frozen between two, and the lease's row would stay locked."""
+    with contextlib.closing(Store(postgres.new_database(), create=True)) as store:
+        store.server.take_lease("one")
+        with (tmp_path / "messages").open("w") as file:
+            store.server._connection.pgconn.trace(file.fileno())
+            insert = ("insert into meta values (?, ?)", ("é'; --%s", "\\ 'x"))
+            count = store.server.write([insert, ("delete from meta where key = ?", ("no",))])
+            store.server._connection.pgconn.untrace()
+        sent = [line.split("\t") for line in (tmp_path / "messages").read_text().splitlines()]
+        assert [words[3] for words in sent if "F" in words[:2]] == ["Query"], sent
+        assert count == 0 and store.get("é'; --%s") == "\\ 'x"
+
+
+def test_a_leader_that_is_frozen_before_its_commit(postgres, monkeypatch):
+    """Its transaction keeps the lease's row locked, until the server ends the session; then another leads."""
+    monkeypatch.setattr("farflung.coordinator.store.engines.postgresql.LEASE_S", 2.0)
+    place = postgres.new_database()
+    (first, one), (second, two) = leading(place, "one"), leading(place, "two")
+    assert one.take_lease("one") == 1
+    one._connection.execute("begin")
+    one._connection.execute("select * from lease for share")
+    time.sleep(2.0)
+    monkeypatch.setattr("farflung.coordinator.store.engines.postgresql.LEASE_S", 60.0)
+    assert two.take_lease("two") == 2
+    with pytest.raises(LeaseLost):
+        first.put("who", "one")
+    second.put("who", "two")
+    assert first.get("who") == "two"
+    first.close()
+    second.close()
+
+
+def test_a_row_that_stays_locked(postgres, monkeypatch):
+    """Whoever waits for the lease says so and asks again."""
+    monkeypatch.setattr("farflung.coordinator.store.engines.postgresql.LOCK_S", 0.2)
+    monkeypatch.setattr("farflung.coordinator.store.engines.postgresql.LEASE_S", 60.0)
+    place = postgres.new_database()
+    (first, one), (second, two) = leading(place, "one"), leading(place, "two")
+    assert one.take_lease("one") == 1
+    one._connection.execute("begin")
+    one._connection.execute("update lease set expires = clock_timestamp()")
+    said, stop = [], asyncio.Event()
+
+    def emit(event):
+        said.append(event["message"])
+        if one._connection.info.transaction_status:
+            one._connection.execute("commit")
+
+    assert asyncio.run(stand_by(two, emit, stop))
+    assert "stands by" in said[0] and "lock" in said[0] and "leads the run" in said[-1]
     first.close()
     second.close()
 
