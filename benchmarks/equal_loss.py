@@ -5,6 +5,7 @@
     python -m benchmarks.equal_loss run      three other seeds at the rate that was best
     python -m benchmarks.equal_loss table    what is known so far
     python -m benchmarks.equal_loss tried    what the tuning saw, methods that were given up with it
+    python -m benchmarks.equal_loss lengths  what longer runs (tune --steps N --rates R) lose, on the seed of tuning
     python -m benchmarks.equal_loss picture  docs/equal-loss.svg
 
     --size tiny|byte|byte-llama|1m|5m|25m|124m   --minutes M: begin no run after that   --only NAME   --steps N
@@ -133,6 +134,7 @@ class Bench:
         self.until = time.monotonic() + 60 * minutes
         (folder / "text.txt").write_text(text := sources(self.size.text * 1_000_000))
         self.known: dict[int, tuple[Facts, Dataset]] = {}
+        self.made: tuple[Facts, dict[str, bytes]] | None = None
         if not self.size.looped:
             make_tokenizer(folder / "tokenizer", in_pieces(text[:10_000_000]), VOCABULARY)
 
@@ -161,9 +163,14 @@ class Bench:
         )
         return row
 
+    def _prepared(self, job: Job) -> tuple[Facts, dict[str, bytes]]:
+        """Facts and artifacts, which all runs of a size share: the same data and shape; a run sets its own steps."""
+        self.made = self.made or prepared(job, self.folder / "state")
+        return self.made
+
     def _train(self, job: Job) -> dict[str, Any]:
         """A run of the real trainers."""
-        facts, artifacts = prepared(job, self.folder / "state")
+        facts, artifacts = self._prepared(job)
         plan = shape_of(job)
         made = train(job, facts, artifacts, plan, device=self.device)
         pipelines = len(plan.pipelines)
@@ -175,7 +182,7 @@ class Bench:
         """A run of members.py. Bits are those before the run's end, whose two rounds in int8 a long run doesn't
         notice."""
         if not self.known:
-            facts, artifacts = prepared(job, self.folder / "state")
+            facts, artifacts = self._prepared(job)
             self.known[0] = facts, Tokens(facts, lambda name, at=0, count=None: artifacts[name][at:][:count])
         facts, data = self.known[0]
         started = time.monotonic()
@@ -184,6 +191,7 @@ class Bench:
             "loss": ended.loss,
             "bits": ended.bits - ended.closing,
             "closing": ended.closing,
+            "unclosed": ended.unclosed,
             "averaged": ended.averaged,
             "parameters": ended.parameters,
             "evals": ended.evals,
@@ -298,6 +306,31 @@ def tried(size: str, steps: int) -> None:
         print(f"| {method} | {next(iter(of.values()))['bits']:.3f} | {losses} |")
 
 
+def lengths(size: str) -> None:
+    """What the methods that ran at several lengths lose on the seed of tuning, beside one optimiser with the same rate
+    and length. No method has its rate tuned at each length, so the columns are no claim."""
+    runs: dict[str, dict[tuple[float, int], float]] = {}
+    for row in rows():
+        if (row["size"], row["seed"]) == (size, TUNED_ON) and row["method"] in METHODS:
+            runs.setdefault(row["method"], {})[row["rate"], row["steps"]] = row["loss"]
+    base = runs.get(BASELINE, {})
+    columns = sorted({steps for (_, steps) in base})
+    print(f"| method | learning rate | {' | '.join(f'{steps:,} steps' for steps in columns)} |")
+    print(f"| --- | --- |{' --- |' * len(columns)}")
+    for method, of in sorted(runs.items(), key=lambda item: list(METHODS).index(item[0])):
+        for rate in sorted({rate for rate, _ in of}):
+            if sum(key[0] == rate for key in of) < 2:
+                continue
+            cells = (_beside(of.get((rate, steps)), base.get((rate, steps))) for steps in columns)
+            print(f"| {method} | {rate:g} | {' | '.join(cells)} |")
+
+
+def _beside(loss: float | None, base: float | None) -> str:
+    if loss is None:
+        return ""
+    return f"{loss:.4f}" if base in (None, loss) else f"{loss:.4f} ({100 * (loss / base - 1):+.1f} %)"
+
+
 def picture(size: str, steps: int) -> None:
     import matplotlib
 
@@ -326,7 +359,7 @@ def picture(size: str, steps: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["flat", "tune", "run", "table", "tried", "picture"])
+    parser.add_argument("what", choices=["flat", "tune", "run", "table", "tried", "lengths", "picture"])
     parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--only", default="", help="methods whose name matches this regular expression")
@@ -340,6 +373,8 @@ def main() -> None:
         table(arguments.size, steps)
     elif arguments.what == "tried":
         tried(arguments.size, steps)
+    elif arguments.what == "lengths":
+        lengths(arguments.size)
     elif arguments.what == "picture":
         picture(arguments.size, steps)
     else:
@@ -354,4 +389,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit("stopped: the same command goes on with the runs that are not there yet") from None

@@ -33,6 +33,9 @@ def diloco(codec: str = "none", every: int = 20, outer: str = "nesterov:lr=0.7,m
 HALF, MOST = "nesterov:lr=0.7,momentum=0.5", "nesterov:lr=0.7,momentum=0.9"
 SMALL = "nesterov:lr=0.14,momentum=0.9"  # 0.14 / (1 - 0.9) = 0.7 / (1 - 0.5)
 EDEN1, EDEN2, EDEN4 = (f"eden:bits={bits},biased=true" for bits in (1, 2, 4))
+PART = "eden:bits={bits},biased=true"
+SPARSE = "chunked_topk:k={k},bits=2"
+"""Without an explicit feedback: what was not sent stays in x - g."""
 MUON = {"optimizer": "muon"}
 METHODS: dict[str, Method] = {
     BASELINE: Method({"mode": "gradient", "codec": "none"}),
@@ -85,4 +88,29 @@ METHODS: dict[str, Method] = {
     ),
     "gradient, cocktail": Method({"mode": "gradient", "codec": f"{COCKTAIL},feedback=true"}),
     "eden 1 bit, outer 0.5": Method(delta(EDEN1, 5, outer=HALF)),
+    "eden 1 bit, in fifths": Method(delta(EDEN1, 5, 1, fragments=5, block=24_576)),
+    "eden 1 bit, in sixths": Method(delta(EDEN1, 6, 1, fragments=6, block=20_480)),
+    "muon, eden 1 bit, in fifths": Method(delta(EDEN1, 5, 1, fragments=5, block=24_576), MUON),
+    "eden 1 bit, every step": Method(delta(EDEN1)),
+    "eden 1 bit, every 2": Method(delta(EDEN1, 2)),
+    "eden 1 bit, every 6": Method(delta(EDEN1, 6)),
+    "eden 1 bit, every 5, overlap 4": Method(delta(EDEN1, 5, 4)),
+    "eden 1 bit, at once": Method(delta(EDEN1, 5, 0)),
+    "eden 1 bit, ahead": Method(delta(EDEN1, 5), remedy=Remedy(ahead=1.0)),
+    "eden 1 bit, common clip": Method(delta(EDEN1, 5), remedy=Remedy(common_clip=True)),
+    "eden 1 bit, kept 0.9": Method(delta(EDEN1, 5), remedy=Remedy(kept=0.9)),
+    "muon, eden 1 bit, every 2": Method(delta(EDEN1, 2), MUON),
+    "muon, eden 1 bit, every 5, overlap 4": Method(delta(EDEN1, 5, 4), MUON),
+    "muon, eden 1 bit, every 6": Method(delta(EDEN1, 6), MUON),
+    # A hundredth of a bit a parameter and step.
+    "0.01 bit: sparseloco, every 30": Method(diloco(CHUNKED.format(k=56), 30, "sgd:lr=1.0")),
+    "0.01 bit: muon, sparseloco, every 15": Method(diloco(CHUNKED.format(k=28), 15, "sgd:lr=1.0"), MUON),
+    "0.01 bit: muon, sparseloco, every 30": Method(diloco(CHUNKED.format(k=56), 30, "sgd:lr=1.0"), MUON),
+    "0.01 bit: muon, sparseloco, every 50": Method(diloco(CHUNKED.format(k=94), 50, "sgd:lr=1.0"), MUON),
+    "0.01 bit: muon, chunked, every 30": Method(diloco(SPARSE.format(k=56), 30, "average"), MUON),
+    "0.01 bit: muon, chunked, every 30, 0.5": Method(diloco(SPARSE.format(k=56), 30), MUON),
+    "0.01 bit: muon, cocktail, every 24": Method(diloco(COCKTAIL, 24, "average"), MUON),
+    "0.01 bit: muon, eden 0.33 bits, every 50": Method(diloco(PART.format(bits=0.33), 50, "average"), MUON),
+    "0.01 bit: muon, eden 1 bit, every 150": Method(diloco(EDEN1, 150, "average"), MUON),
+    "0.01 bit: muon, eden 0.2 bits, every 30": Method(diloco(PART.format(bits=0.2), 30, "average"), MUON),
 }

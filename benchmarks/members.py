@@ -81,6 +81,8 @@ class Ended:
     """A parameter and step that a member sends, on average."""
     closing: float
     """The part of these bits that the run's end takes."""
+    unclosed: float
+    """The loss of the reference before the rounds in int8 that end the run, with which everything is sent."""
     parameters: int
 
 
@@ -128,6 +130,7 @@ class Members:
         self._own, self._offered, self._fed = (torch.zeros(self.count, numel) for _ in range(3))
         self._update, self._before, self._guess = (torch.zeros(numel) for _ in range(3))
         self._open, self._apply_at, self._closed_at = False, 0, 0
+        self._unclosed = math.nan
         self.round, self.sent, self.extra_bits, self.steps_taken = 0, 0, 0.0, 0
 
     # ---- passes ------------------------------------------------------------------------------
@@ -291,7 +294,7 @@ class Members:
         if last:
             if self._open:
                 self._applied()
-            self._closed_at = self.sent
+            self._closed_at, self._unclosed = self.sent, self.evaluate(self.g)
             lossy = updates.codec != "none"
             for _ in range(updates.fragments * CLOSING_TIMES if lossy else updates.fragments - due):
                 self.begin_round()
@@ -334,6 +337,7 @@ class Members:
             {decay: self.evaluate(one) for decay, one in averages.items()},
             self.sent * a_member + self.extra_bits / self.last,
             closing,
+            evals[self.last] if self.gradient else self._unclosed,
             self.layout.numel,
         )
 

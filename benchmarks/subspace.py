@@ -11,6 +11,8 @@ kept in benchmarks/results/quality.json: a run that is there is not repeated.
 from __future__ import annotations
 
 import argparse
+import itertools
+import re
 import statistics
 import tempfile
 from pathlib import Path
@@ -20,6 +22,7 @@ import torch
 
 from farflung.job.schema import Job
 
+from .equal_loss import against, interval, shown
 from .gpu_run import sources
 from .quality import keep, known, load, prepared, shape_of, train
 
@@ -73,14 +76,11 @@ def measure(steps: int, seeds: int, only: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "sources.txt"
         text.write_text(sources(steps * BATCH * CONTEXT * 11 // 10 + 200_000))
-        for setting in SETTINGS:
-            if only not in setting:
-                continue
-            for seed in range(seeds + 1):
-                for rate in RATES if seed == 0 else [best(setting, steps)]:
-                    name = named(setting, steps, rate)
-                    if known("subspace", name, seed):
-                        continue
+        chosen = [setting for setting in SETTINGS if re.search(only, setting)]
+        for seed, setting in itertools.product(range(seeds + 1), chosen):
+            for rate in RATES if seed == 0 else [best(setting, steps)]:
+                name = named(setting, steps, rate)
+                if not known("subspace", name, seed):
                     job = job_of(setting, steps, seed, rate, [str(text)])
                     facts, artifacts = prepared(job, Path(folder) / "state")
                     keep("subspace", name, seed, train(job, facts, artifacts, shape_of(job)))
@@ -102,21 +102,20 @@ def table(steps: int) -> None:
     for setting in SETTINGS:
         if all(named(setting, steps, rate) in results for rate in RATES):
             of = results[named(setting, steps, best(setting, steps))]
-            runs[setting] = [run for seed, run in of.items() if seed != "0"]
+            runs[setting] = [{**run, "seed": int(seed)} for seed, run in of.items() if seed != "0"]
     runs = {setting: found for setting, found in runs.items() if found}
     if BASELINE not in runs:
         raise SystemExit("nothing is known yet")
-    baseline = statistics.mean(run["loss"] for run in runs[BASELINE])
     whole = statistics.mean(run["activation_bytes"] / run["steps"] for run in runs[BASELINE])
-    print("| between stages | seeds | validation loss | spread | against bf16 | bytes a step | times fewer than bf16 |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| between stages | seeds | validation loss | against bf16 | bytes a step | times fewer than bf16 |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for setting, found in runs.items():
         losses = [run["loss"] for run in found]
         size = statistics.mean(run["activation_bytes"] / run["steps"] for run in found)
-        mean = statistics.mean(losses)
+        more, half = against(found, runs[BASELINE])
         print(
-            f"| {setting} | {len(losses)} | {mean:.4f} | {max(losses) - min(losses):.4f} "
-            f"| {100 * (mean / baseline - 1):+.2f} % | {size:,.0f} | {whole / size:.1f} |"
+            f"| {setting} | {len(losses)} | {statistics.mean(losses):.4f} ± {shown(interval(losses), 4)} "
+            f"| {more:+.2f} ± {shown(half, 2)} % | {size:,.0f} | {whole / size:.1f} |"
         )
 
 
@@ -124,7 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="settings whose name matches this regular expression")
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,0 +1,79 @@
+"""The bench of equal loss goes on where it was stopped, and compares seed by seed."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farflung.benchmarks import equal_loss
+from farflung.benchmarks.equal_loss import BASELINE, METHODS, Bench, against, interval, job_of, lengths
+
+EDEN = "eden 1 bit, every 5"
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A bench whose runs lose 2, and whose lines are in a file of its own."""
+    monkeypatch.setattr(equal_loss, "RESULTS", tmp_path / "lines.jsonl")
+    monkeypatch.setattr(equal_loss, "sources", lambda size: "x = 1\n")
+    bench = Bench("byte", tmp_path, "cpu", math.inf)
+    monkeypatch.setattr(bench, "_loop", lambda job, method: {"loss": 2.0, "bits": 0.3, "seconds": 1.0})
+    return bench
+
+
+def test_a_stopped_bench_makes_only_the_runs_that_lack(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, float]] = []
+
+    def stopped(job: Any, method: str) -> dict[str, Any]:
+        asked.append((job.run.seed, job.train.learning_rate))
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return {"loss": 2.0, "bits": 0.3, "seconds": 1.0}
+
+    monkeypatch.setattr(bench, "_loop", stopped)
+    for _ in range(2):
+        try:
+            equal_loss.tune(bench, 100, f"^{EDEN}$", ())
+        except KeyboardInterrupt:
+            assert [row["rate"] for row in equal_loss.rows()] == [5e-3]
+    assert asked == [(0, 5e-3), (0, 1e-2), (0, 1e-2)]
+    assert equal_loss.best_rate("byte", EDEN, 100) == 5e-3
+    assert equal_loss.rows()[0]["command"].endswith("--size byte --steps 100 --only 'eden 1 bit, every 5'")
+
+
+def test_no_time_no_run(bench: Bench) -> None:
+    bench.until = -math.inf
+    assert bench.lose(EDEN, 0, 1e-2, 100) is None
+    assert not equal_loss.rows()
+
+
+def test_seeds_are_compared_one_by_one() -> None:
+    base = [{"seed": seed, "loss": loss} for seed, loss in ((1, 2.0), (2, 3.0), (3, 4.0))]
+    assert against([{"seed": row["seed"], "loss": 1.1 * row["loss"]} for row in base], base) == (
+        pytest.approx(10.0),
+        pytest.approx(0.0, abs=1e-9),
+    )
+    assert interval([2.0, 2.1]) == pytest.approx(12.706 * 0.05)
+    assert math.isnan(interval([2.0]))
+
+
+def test_lengths_stand_beside_one_optimiser_of_the_same_length(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(BASELINE, 100, 2.0), (BASELINE, 200, 1.5), (EDEN, 100, 2.2), (EDEN, 200, 1.53)]
+    equal_loss.RESULTS.write_text(
+        "".join(
+            json.dumps({"size": "byte", "method": method, "seed": 0, "rate": 0.01, "steps": steps, "loss": loss}) + "\n"
+            for method, steps, loss in rows
+        )
+    )
+    lengths("byte")
+    assert "| eden 1 bit, every 5 | 0.01 | 2.2000 (+10.0 %) | 1.5300 (+2.0 %) |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("size", ["byte", "byte-llama"])
+def test_every_method_is_a_job(size: str, tmp_path: Path) -> None:
+    for method in METHODS:
+        assert job_of(equal_loss.SIZES[size], method, 1, 1e-2, 1000, tmp_path).run.seed == 1
