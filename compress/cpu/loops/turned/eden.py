@@ -214,22 +214,29 @@ def encode(
 
 
 @jit
+def turned_back(turned: Any, words: Any, first: int, factor: Any, weight: Any, adding: bool, row: Any) -> None:
+    """The inverse of ``turned_row``, of levels in ``turned`` (spoiled), times ``factor`` and held to fp32: ``row`` =
+    that, or += that * weight."""
+    size, most = len(turned), np.float32(3.4028234663852886e38)
+    hadamard(turned.reshape(1, size))
+    turn_signs(turned.view(np.int32), words, first)
+    for i in range(size):
+        value = min(max(turned[i] * factor, -most), most)
+        if adding:
+            row[i] += value * weight
+        else:
+            row[i] = value
+
+
+@jit
 def decode(
     packed: Any, words: Any, levels: Any, bits: int, count: int, first: int, factors: Any, weight: Any, adding: bool,
     out: Any,
 ) -> None:  # fmt: skip
     """Fp32 ``[rows, 2^k]`` of the codes of elements ``first`` on: ``out`` = decoded, or ``out`` += decoded * weight."""
-    size, most = out.shape[1], np.float32(3.4028234663852886e38)
+    size = out.shape[1]
     codes, turned = np.empty(size, np.uint8), np.empty(size, np.float32)
     for r in range(out.shape[0]):
         planes_back(packed, bits, count, first + r * size, codes)
         looked_up(codes, levels, turned)
-        hadamard(turned.reshape(1, size))
-        turn_signs(turned.view(np.int32), words, r * size)
-        row, factor = out[r], factors[r]
-        for i in range(size):
-            value = min(max(turned[i] * factor, -most), most)
-            if adding:
-                row[i] += value * weight
-            else:
-                row[i] = value
+        turned_back(turned, words, r * size, factors[r], weight, adding, out[r])

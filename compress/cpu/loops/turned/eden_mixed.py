@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..base import hadamard, jit
+from ..base import jit
 from ..packing import planes, planes_back
-from .eden import factor_of, quantized, turn_signs, turned_row
+from .eden import factor_of, quantized, turned_back, turned_row
 
 
 @jit
@@ -73,7 +73,7 @@ def decode_mixed(
 ) -> Any:  # fmt: skip
     """The inverse of ``encode_mixed``, as ``eden.decode``; levels: fp32 ``[512]``, from 256 on those of mixed elements.
     Returns the new ``at``."""
-    size, most = out.shape[1], np.float32(3.4028234663852886e38)
+    size = out.shape[1]
     codes, turned = np.zeros(size, np.uint8), np.empty(size, np.float32)
     for r in range(out.shape[0]):
         flags = mixed[first + r * size : first + (r + 1) * size]
@@ -84,13 +84,5 @@ def decode_mixed(
             place = np.uint32(codes[i]) | np.uint32(np.uint32(extra[at]) << np.uint32(bits)) * more
             turned[i] = levels[np.uint32(place | np.uint32(more << np.uint32(8)))]
             at += np.int64(more)
-        hadamard(turned.reshape(1, size))
-        turn_signs(turned.view(np.int32), words, r * size)
-        row, factor = out[r], factors[r]
-        for i in range(size):
-            value = min(max(turned[i] * factor, -most), most)
-            if adding:
-                row[i] += value * weight
-            else:
-                row[i] = value
+        turned_back(turned, words, r * size, factors[r], weight, adding, out[r])
     return at
