@@ -17,6 +17,7 @@ from .checking.disputes import Disputes
 from .checking.judge import Judge
 from .checking.shown_sums import ShownSums
 from .checking.signed import Signer
+from .checking.spoilers import PATIENCE, Spoilers
 from .mask_keys import MaskKeys
 from .offering import Offering
 from .protocol.headers import received_contribution, received_result
@@ -77,6 +78,7 @@ class RoundLink:
         self.disputes = Disputes(rounds, signer, outlet, clock)
         self.offering = Offering(exchange, rounds, self.disputes, coding)
         self._sender = RoundSender(rounds, outlet, self.auditor, self.disputes)
+        self._spoilers = Spoilers(exchange.terms.me)
         self._keys: MaskKeys | None = None
         if isinstance(exchange.phased, Masked):
             self._keys = MaskKeys(exchange.phased.masks, rounds, outlet)
@@ -342,6 +344,10 @@ class RoundLink:
         for problem in refused:
             points = self._blocking if rounds.plan.patient or rounds.plan.whole else 1
             self.outlet.refuse(problem.member, f"update refused: {problem.why}", points)
+        if self.exchange.terms.gradient and not rounds.plan.parts[effect.part].phase:
+            for index in self._spoilers.found(number, effect.contributions):
+                why = f"its gradient is not finite, as in more than {PATIENCE} steps before, where others' are"
+                self.outlet.refuse(rounds.plan.members[index], f"update refused: {why}", self._blocking)
         result = self.disputes.published(number, result)
         effects = rounds.decided(effect.part, result, self.clock())
         self.auditor.staged(number, result)

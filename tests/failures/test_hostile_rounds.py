@@ -22,6 +22,7 @@ from farflung.coordinator.membership.faults.refusals import (
 )
 from farflung.job.schema import Job
 from farflung.node.rounds.arithmetic.outliers import FACTOR, GRADIENT_FACTOR, Norms
+from farflung.node.rounds.checking import spoilers
 from farflung.node.rounds.checking.receipts import said_in
 from farflung.node.rounds.checking.signed import Signer
 from farflung.node.rounds.protocol.headers import received_result
@@ -129,6 +130,24 @@ def test_a_lie_in_gradient_mode_costs_the_step_and_nothing_else():
     assert not hub.errors
     assert any("d: update refused" in warning for warning in outcome.warnings)
     assert any("step 4 had a gradient that is not finite, or was refused" in one for one in outcome.warnings)
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    assert_sound(hub, NAMES)
+
+
+def test_who_says_in_every_step_that_its_gradient_is_not_finite_is_named(monkeypatch):
+    monkeypatch.setattr(spoilers, "PATIENCE", 4)
+
+    def tamper(hub, sender, to, header, data):
+        if sender == "d" and header.kind == data_pb2.CONTRIBUTION and 3 <= body_of(header).round < STEPS:
+            del body_of(header).sizes[:]
+            return data[:0]
+        return data
+
+    hub = start(job_of("gradient", pattern="publishers"), tamper)
+    outcome = hub.finish(NAMES)
+    assert not hub.errors
+    named = [one for one in outcome.warnings if "is not finite, as in" in one]
+    assert named and all(one.startswith("d: update refused: its gradient is not finite, as in") for one in named)
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
     assert_sound(hub, NAMES)
 

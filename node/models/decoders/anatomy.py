@@ -52,9 +52,6 @@ def anatomy_of(model: Any, classes: bool = False) -> Anatomy:
     """
     kind = str(model.config.model_type)
     path, blocks = _blocks(model, kind)
-    own = sys.modules[type(model).__module__]
-    if hasattr(own, "compute_attention_span"):
-        own.compute_attention_span = _span  # type: ignore[attr-defined]
     seen = _Seen(model, path, blocks)
     try:
         seen.watch()
@@ -67,11 +64,6 @@ def anatomy_of(model: Any, classes: bool = False) -> Anatomy:
     finally:
         seen.forget()
     return seen.anatomy(kind, masks.documents, classes)
-
-
-def _span(query: Tensor, key: Tensor, most: int) -> int:
-    """As DeBERTa's own function of this name, which gives a tensor: that could not be a length without values."""
-    return min(max(query.size(-2), key.size(-2)), most)
 
 
 def table_module(model: Any) -> str | None:
@@ -113,11 +105,14 @@ _ASKS = (torch.Tensor.__bool__, torch.Tensor.item, torch.Tensor.__contains__)
 
 
 class NoValues(TorchFunctionMode):
-    """Makes ``bool(tensor)``, ``tensor.all()`` and the like True on the meta device, as for a mask without padding."""
+    """Makes ``bool(tensor)``, ``tensor.all()`` and the like True on the meta device, as for a mask without padding. A
+    tensor that is made of one number keeps it, on the CPU: DeBERTa makes one of a length, and cuts by it."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _ASKS and args[0].is_meta:
             return True
+        if func is torch.tensor and args and isinstance(args[0], int) and "device" not in (kwargs or {}):
+            kwargs = {**(kwargs or {}), "device": "cpu"}
         return func(*args, **(kwargs or {}))
 
 

@@ -64,3 +64,16 @@ def test_more_dropped_steps_than_the_run_has_do_not_end_the_optimiser():
     assert StageState.taken(state, 5) == 1
     state.loss_scale = LossScale(FIRST, dropped=2)
     assert StageState.taken(state, 5) == 3
+
+
+def test_a_scale_at_its_least_is_back_in_a_few_thousand_steps():
+    """By torch's rule it would take 60,000."""
+    state, doubled = LossScale(LEAST), []
+    for step in range(1, 6000):
+        before, state = state, state.after(True, 2000)
+        doubled += [step] if state.scale != before.scale else []
+    assert doubled[:6] == [2000, 3000, 3500, 3750, 3875, 3939] and doubled[6] - doubled[5] == 64
+    assert len(doubled) == 30 and doubled[-1] < 5500
+    assert state.scale == FIRST and state.good == 5999 - doubled[-1], "from there on as torch's"
+    fallen = state.after(False, 2000).after(True, 2000)
+    assert (fallen.scale, fallen.good, fallen.dropped) == (FIRST / 2, 1, 1)

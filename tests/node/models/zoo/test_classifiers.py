@@ -242,6 +242,16 @@ def test_what_has_no_such_head_or_hands_on_more_is_refused(tmp_path: Path) -> No
         model_of(job_of(tmp_path), None)
 
 
+def test_cutting_a_model_leaves_transformers_as_it_is(tmp_path: Path) -> None:
+    """DeBERTa makes a length a tensor, which the run without values must not turn into one without a value."""
+    from transformers.models.deberta import modeling_deberta
+
+    before = dict(vars(modeling_deberta))
+    saved("deberta (v1)", tmp_path)
+    assert model_of(job_of(tmp_path), None).anatomy.table
+    assert all(vars(modeling_deberta)[name] is one for name, one in before.items())
+
+
 def test_the_table_in_the_docs_is_of_these_tests() -> None:
     page = (Path(__file__).parents[4] / "docs/how-to/classify.md").read_text(encoding="utf-8")
     assert table() in page, f"docs/how-to/classify.md should have:\n{table()}"
