@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import Pipe
@@ -26,7 +26,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...compress import CodecError
 from ...job.chosen import inside_of, with_chosen
 from ...job.data.facts import Facts
 from ...job.schema import Job
@@ -49,6 +48,7 @@ from .inside.rank_sections import RankSections
 from .island_worker import (
     ALONE_SECONDS,
     BACKEND,
+    ERRORS,
     Words,
     described,
     form_group,
@@ -264,17 +264,33 @@ class Island:
                 carry.reduce(section.grad)
         self._answers()
 
-    def squares(self) -> dict[str, float]:
-        """The squared norm of each section's gradient; each rank computes those that it keeps."""
-        self._tell("squares")
+    def prepare(self, count: int, shares: Mapping[str, float]) -> None:
+        """Gradient mode: each rank makes of the gradients that it keeps what the group sums; see `Optimizer.offer`."""
+        self._tell("prepare", count=count, shares=dict(shares))
+        try:
+            self.kept.prepare(count, shares)
+        finally:
+            self._answers()
+
+    def unscale(self, factor: float) -> None:
+        """Each rank multiplies the gradients that it keeps by ``factor``."""
+        self._tell("unscale", factor=factor)
+        try:
+            self.kept.unscale(factor)
+        finally:
+            self._answers()
+
+    def squares(self, names: Collection[str], alone: Collection[str] = ()) -> dict[str, float]:
+        """As `squares_of`; each rank computes those of the sections that it keeps."""
+        self._tell("squares", names=list(names), alone=list(alone))
         found: dict[str, float] = {}
         try:
-            found |= self.kept.squares()
+            found |= self.kept.squares(names, alone)
         finally:
             answers = self._answers()
         for answer in answers:
             found |= answer["squares"]
-        return {section.layout.section: found[section.layout.section] for section in self.kept.all}
+        return {name: found[name] for name in names}
 
     def step(self, count: int, rate: float, factor: float) -> None:
         """Each rank takes an optimiser step in the sections that it keeps; see `step_all`."""
@@ -347,16 +363,23 @@ class Island:
         self._asked.add(rank)
 
     def answer_of(self, rank: int) -> Words:
-        """The answer to the last ``ask``."""
-        if rank in self._asked:
-            self._asked.discard(rank)
-            (self._kept_answers[rank],) = self.answers([rank])
-        return self._kept_answers.pop(rank)
+        """The answer to the last ``ask``. Raises what `answers` does."""
+        return self.answers_of([rank])[rank]
+
+    def answers_of(self, ranks: Iterable[int]) -> dict[int, Words]:
+        """The answer of each of these ranks to its last ``ask``. When all have answered, raises what `answers` does."""
+        ranks = list(ranks)
+        for rank in ranks:
+            self._settle(rank)
+        found = {rank: self._kept_answers.pop(rank) for rank in ranks}
+        self._complain(found.values())
+        return found
 
     def _settle(self, rank: int) -> None:
         """Before another order: read an answer that is still to come."""
         if rank in self._asked:
-            self._kept_answers[rank] = self.answer_of(rank)
+            self._asked.discard(rank)
+            (self._kept_answers[rank],) = self._hear([rank])
 
     def order(self, rank: int, do: str, *tensors: Tensor, **words: Any) -> None:
         """Send a hand an order and its tensors."""
@@ -370,8 +393,14 @@ class Island:
         """The answers of the hands ``ranks``; an answer's tensor is its ``value``.
 
         Raises:
-            RuntimeError: one of them failed; OutOfMemoryError if its device's memory was too small.
+            RuntimeError: some of them failed; OutOfMemoryError if a device's memory was too small, CodecError if what
+                it was to encode was not finite.
         """
+        found = self._hear(ranks)
+        self._complain(found)
+        return found
+
+    def _hear(self, ranks: Iterable[int]) -> list[Words]:
         found = []
         with self._together():
             for rank in ranks:
@@ -379,13 +408,15 @@ class Island:
                 if "tensor" in words:
                     words["value"] = receive(words["tensor"], self.device, rank)
                 found.append({"rank": rank, **words})
-        for words in found:
-            if "error" in words:
-                kind: type[Exception] = torch.OutOfMemoryError if words["memory"] else RuntimeError
-                if words["error"].startswith("CodecError: "):
-                    kind = CodecError
-                raise kind(f"on {self.devices[words['rank']]} of the island: {words['error']}")
         return found
+
+    def _complain(self, answers: Iterable[Words]) -> None:
+        """Raise the errors in ``answers``, all in one: of the first kind in `ERRORS` that is among them."""
+        failed = [words for words in answers if "error" in words]
+        for kind, raised in ERRORS.items():
+            if any(words["kind"] == kind for words in failed):
+                said = (f"on {self.devices[one['rank']]} of the island: {one['error']}" for one in failed)
+                raise raised("; ".join(said))
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:

@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...compress import CodecError
 from ...job.chosen import inside_of, with_chosen
 from ...job.data.facts import Facts
 from ...job.schema import Job
@@ -79,7 +80,11 @@ class Hand:
             "share": self._share,
             "rounds": self._rounds,
             "encode": self._encode,
+            "put": self._put,
             "apply": self._apply,
+            "contents": self._contents,
+            "prepare": self._prepare,
+            "unscale": self._unscale,
             "alone": self._alone,
             "squares": self._squares,
             "step": self._step,
@@ -148,18 +153,33 @@ class Hand:
         return {}, None
 
     def _encode(self, words: Words) -> tuple[Words, None]:
-        return self._of_rounds.encode(words["numbers"]), None
+        return self._of_rounds.encode(words), None
+
+    def _put(self, words: Words) -> tuple[Words, None]:
+        self._of_rounds.put(words)
+        return {}, None
+
+    def _contents(self, words: Words) -> tuple[Words, None]:
+        return self._of_rounds.contents(words["rounds"], words["block"]), None
 
     def _alone(self, words: Words) -> tuple[Words, None]:
         self._of_rounds.apply_alone(words["numbers"])
         return {}, None
 
     def _apply(self, words: Words) -> tuple[Words, None]:
-        self._of_rounds.apply(words["rounds"])
+        self._of_rounds.apply(words)
         return {}, None
 
     def _squares(self, words: Words) -> tuple[Words, None]:
-        return {"squares": self._kept.squares()}, None
+        return {"squares": self._kept.squares(words["names"], words["alone"])}, None
+
+    def _prepare(self, words: Words) -> tuple[Words, None]:
+        self._kept.prepare(words["count"], words["shares"])
+        return {}, None
+
+    def _unscale(self, words: Words) -> tuple[Words, None]:
+        self._kept.unscale(words["factor"])
+        return {}, None
 
     def _step(self, words: Words) -> tuple[Words, None]:
         self._kept.step(words["count"], words["rate"], words["factor"])
@@ -317,8 +337,7 @@ def serve(connection: Connection, hand: Hand) -> None:
         try:
             answer, tensor = hand.obey(words)
         except Exception as problem:  # the first process decides what follows
-            memory = isinstance(problem, torch.OutOfMemoryError)
-            answer = {"error": f"{type(problem).__name__}: {problem}", "memory": memory}
+            answer = {"error": f"{type(problem).__name__}: {problem}", "kind": kind_of(problem)}
             if hand.is_sharded:  # others may wait for this rank in a collective: only its end wakes them
                 patience = threading.Timer(ALONE_SECONDS, _end_alone, (answer["error"],))
                 patience.daemon = True
@@ -326,6 +345,15 @@ def serve(connection: Connection, hand: Hand) -> None:
         say(connection, answer)
         if tensor is not None:
             carry.send(tensor, 0)
+
+
+ERRORS: Mapping[str, type[Exception]] = {"memory": torch.OutOfMemoryError, "codec": CodecError, "": RuntimeError}
+"""Which exception the first process raises for each kind of an answer's error."""
+
+
+def kind_of(problem: Exception) -> str:
+    """The kind of an error, for the answer."""
+    return next(kind for kind, one in ERRORS.items() if not kind or isinstance(problem, one))
 
 
 def _end_alone(why: str) -> None:

@@ -10,7 +10,7 @@ from .checking.disputes import Disputes
 from .protocol.machine import Rounds
 from .protocol.messages import Contribution, Part
 from .protocol.open_round import OpenRound
-from .protocol.window import has_room, is_windowed, order
+from .protocol.window import has_room, is_windowed, order, publishers_of
 
 
 class Offering:
@@ -26,7 +26,7 @@ class Offering:
         self._exchange, self._rounds, self._disputes, self._coding = exchange, rounds, disputes, coding
         self.is_windowed = exchange.terms.gradient and is_windowed(rounds.plan)
         self._order = order(rounds.plan.parts)
-        self._publishers = len({part.publisher for part in rounds.plan.parts})
+        self._publishers = publishers_of(rounds.plan)
         self._ready: set[int] = set()
         """Parts of the open round that may be offered and were not yet."""
 

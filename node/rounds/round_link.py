@@ -203,6 +203,11 @@ class RoundLink:
         return tuple(current.results[part.index] for part in self.rounds.parts)
 
     @property
+    def is_first(self) -> bool:
+        """Whether this node is the first member, which counts the section in the global norm."""
+        return self.exchange.me == 0
+
+    @property
     def absent(self) -> list[str]:
         """Members that were not counted in every part of the complete round."""
         counted = [set(result.contributors) for result in self.results]
@@ -222,13 +227,14 @@ class RoundLink:
         current = self.complete_round
         judge.round(self.exchange, current.number, self.results, current.contributions)
 
-    def finish(self, results: Sequence[Result], block: int) -> None:
-        """The update has been applied to ``g``: close the round and move the chain on."""
+    def finish(self, results: Sequence[Result], block: int, content: int | None = None) -> None:
+        """The update has been applied to ``g``: close the round and move the chain on. ``content``: as in
+        `Section.next_chain`."""
         self.auditor.finished(self.rounds.applied + 1, results)
         for publisher, why in self.auditor.overdue(self.rounds.applied + 1):
             self.outlet.refuse(publisher, why, PROVEN)
         section = self.exchange.section
-        section.chain = section.next_chain(digests_of(results), block)
+        section.chain = section.next_chain(digests_of(results), block, content)
         self.rounds.finish(section.chain)
         self.disputes.applied(self.rounds.applied)
         section.round = self.rounds.applied

@@ -2,21 +2,23 @@
 
 The first process has the machine of each section's rounds and an exchange of its own, with all that outlives a round
 (server errors, what was offered). What goes over whole vectors is done by the rank that keeps them, with an exchange
-that has the same terms and no memory: it encodes, decodes and applies.
+that has the same terms and no memory: it encodes, decodes, and changes the vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
+from .... import compress
 from ....job.schema import Job
 from ....scheduler import Plan
 from ...rounds.arithmetic.exchange import Exchange
 from ...rounds.exchanges import exchange_of
-from ...rounds.protocol.messages import Contribution, Result
+from ...rounds.protocol.messages import Contribution, Part, Result
+from ...rounds.protocol.window import has_room, is_windowed, order, publishers_of
 from .box import Boxes
 from .rank_sections import RankSections
 
@@ -39,34 +41,57 @@ class RankRounds:
                 self._exchanges[name].place_in(self._sent.place)
 
     @torch.no_grad()
-    def encode(self, numbers: Mapping[str, int]) -> Words:
-        """This node's contributions to the rounds with these numbers, by section: for each part (index, sizes, digest,
-        norm, place in the box)."""
-        self._sent.clear()
+    def encode(self, words: Words) -> Words:
+        """This node's contributions to rounds, by section: for each part (index, sizes, digest, norm, place in the
+        box). Of one part; or a round begins, of all parts that may be offered before anything has been summed."""
+        if words["clear"]:
+            self._sent.clear()
         found: dict[str, list[list[Any]]] = {}
-        for name, number in numbers.items():
-            exchange = self._exchanges.get(name)
-            if exchange is not None:
-                made = exchange.contributions(number)
-                norms = exchange.encoder.own_norms
-                found[name] = [
-                    [part, one.sizes, one.digest, norms.get(part, 0.0), self._sent.where(one.payload)]
-                    for part, one in made.items()
-                ]
+        for name, (number, last) in words["rounds"].items():
+            exchange = self._exchanges[name]
+            exchange.encoder.last = compress.make(last) if last else None
+            part = words["part"]
+            parts = self._begin(exchange, number) if part is None else [exchange.plan.parts[part]]
+            found[name] = [self._offered(exchange, number, one) for one in parts]
         return {"encoded": found}
 
-    @torch.no_grad()
-    def apply(self, rounds: Sequence[Words]) -> None:
-        """Apply rounds in delta mode, as the first process tells them."""
-        for words in rounds:
-            self._apply(self._exchanges[words["name"]], words["number"], words)
+    def _begin(self, exchange: Exchange, number: int) -> Iterator[Part]:
+        exchange.open(number)
+        parts = [part for part in exchange.plan.parts_in(number) if part.phase == 0]
+        if not (exchange.terms.gradient and is_windowed(exchange.plan)):
+            yield from parts
+            return
+        publishers, own = publishers_of(exchange.plan), exchange.encoder.own
+        for part in order(parts):
+            if not has_room([sum(one.sizes) for one in own.values()], publishers):
+                return
+            yield part
 
-    def _apply(self, exchange: Exchange, number: int, words: Words) -> None:
+    def _offered(self, exchange: Exchange, number: int, part: Part) -> list[Any]:
+        made = exchange.offer(number, part)
+        norm = exchange.encoder.own_norms.get(part.index, 0.0)
+        return [part.index, made.sizes, made.digest, norm, self._sent.where(made.payload)]
+
+    @torch.no_grad()
+    def put(self, words: Words) -> None:
+        """Gradient mode: put sums into the gradient, as the first process tells them, which has checked them."""
+        exchange, sent = self._exchanges[words["name"]], self._contributions(words)
+        for one in words["results"]:
+            exchange.put(words["number"], self._result(one), sent)
+
+    @torch.no_grad()
+    def apply(self, words: Words) -> None:
+        """Apply a round, as the first process tells it."""
+        exchange, number = self._exchanges[words["name"]], words["number"]
         results = {one[0]: self._result(one) for one in words["results"]}
-        sent = {(part, index): self._contribution(one) for part, index, *one in words["contributions"]}
+        sent = self._contributions(words)
         exchange.resume(number, {part: self._contribution(one) for part, *one in words["own"]})
         exchange.section.round = number - 1
-        exchange.apply_delta(exchange.updates(number, results, sent), tuple(results.values()))
+        updates = exchange.updates(number, results, sent)
+        if exchange.terms.gradient:
+            exchange.commit_gradient(updates)
+        else:
+            exchange.apply_delta(updates, tuple(results.values()))
 
     @torch.no_grad()
     def apply_alone(self, numbers: Mapping[str, int]) -> None:
@@ -74,6 +99,14 @@ class RankRounds:
         for name, number in numbers.items():
             self._exchanges[name].section.round = number - 1
             self._exchanges[name].apply_alone(number)
+
+    def contents(self, rounds: Mapping[str, int], block: int) -> Words:
+        """By section: what goes into the chain of the round with that number."""
+        found = {name: self._exchanges[name].section.content_of(number, block) for name, number in rounds.items()}
+        return {"contents": found}
+
+    def _contributions(self, words: Words) -> dict[tuple[int, int], Contribution]:
+        return {(part, index): self._contribution(one) for part, index, *one in words["contributions"]}
 
     def _contribution(self, words: list[Any]) -> Contribution:
         sizes, digest, where = words

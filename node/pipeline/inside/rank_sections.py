@@ -6,11 +6,11 @@ only the rank that keeps a section computes with them: it takes the optimiser's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
-from ...state.optimizers.optimizers import Optimizer, squared_norm, step_all
+from ...state.optimizers.optimizers import Optimizer, squares_of, step_all
 from ...state.sections.cut import even
 from ...state.sections.section import Section
 
@@ -35,9 +35,21 @@ class RankSections:
         """Bytes of the vectors that this rank keeps."""
         return sum(section.nbytes for section in self.own)
 
-    def squares(self) -> dict[str, float]:
-        """The squared norm of each own section's gradient."""
-        return {section.layout.section: squared_norm(section.grad) for section in self.own}
+    def prepare(self, count: int, shares: Mapping[str, float]) -> None:
+        """Gradient mode: make of each own gradient what the group sums; ``shares``: the node's share of the batch in
+        each section. See `Optimizer.offer`."""
+        with torch.no_grad():
+            for section in self.own:
+                self._optimizer.offer(section, count, shares[section.layout.section])
+
+    def unscale(self, factor: float) -> None:
+        """Multiply each own gradient by ``factor``."""
+        for section in self.own:
+            section.grad.mul_(factor)
+
+    def squares(self, names: Collection[str], alone: Collection[str] = ()) -> dict[str, float]:
+        """As `squares_of`, of the own sections."""
+        return squares_of(self.own, names, alone)
 
     def step(self, count: int, rate: float, factor: float) -> None:
         """Take an optimiser step in each own section; see `step_all`."""

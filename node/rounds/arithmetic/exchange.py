@@ -7,7 +7,7 @@ contributions as a publisher), an Applier (changes g and x) and a Way (how encod
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -23,6 +23,7 @@ from ..protocol.messages import Contribution, Decide, Part, Result, RoundPlan
 from ..protocol.payloads import SEGMENT, Place, Refused, segments
 from .aggregator import Aggregator
 from .applier import Applier
+from .elsewhere import Elsewhere
 from .encoder import Encoder, RoundTerms, is_finite
 from .update import Update
 from .ways.masked import Masked
@@ -87,9 +88,8 @@ class Exchange:
         """The way of the open round."""
         self.carries = False
         """Gradient mode: whether this round uses error feedback; then the gradient must stay until the commit."""
-        self.ahead: tuple[int, Callable[[], tuple[dict[int, Contribution], dict[int, float]]]] | None = None
-        """The round for which another process encodes this node's contributions, and what returns them with their
-        norms."""
+        self.elsewhere: Elsewhere | None = None
+        """The process that keeps the section's vectors; None: this one does."""
 
     @property
     def plan(self) -> RoundPlan:
@@ -137,7 +137,11 @@ class Exchange:
         Raises:
             compress.CodecError: in delta mode, if ``x - g`` is not finite; it must not be sent.
         """
-        if self.terms.gradient and not all(is_finite(self.encoder.offered(here)) for here in segments(part)):
+        if self.elsewhere is not None:
+            made, norm = self.elsewhere.offer(round, part)
+            if made.sizes:
+                self.encoder.own_norms[part.index] = norm
+        elif self.terms.gradient and not all(is_finite(self.encoder.offered(here)) for here in segments(part)):
             made = Contribution((), (), 0)
         else:
             made = self._way.offer(round, part)
@@ -147,11 +151,6 @@ class Exchange:
     def contributions(self, round: int) -> dict[int, Contribution]:
         """Opens a round; this node's contribution to every part, as `offer`."""
         self.open(round)
-        ahead, self.ahead = self.ahead, None
-        if ahead is not None and ahead[0] == round:
-            self.encoder.own, norms = ahead[1]()
-            self.encoder.own_norms.update(norms)
-            return dict(self.encoder.own)
         parts = [part for part in self.plan.parts_in(round) if part.phase == 0]
         return {part.index: self.offer(round, part) for part in parts}
 
@@ -192,11 +191,17 @@ class Exchange:
         Raises:
             Refused: as `check`.
         """
-        found = {result.part: result}
-        self.check(round, found, contributions)
-        for here, update in self.updates(round, found, contributions):
-            update.write_to(self.section.grad[here])
+        self.check(round, {result.part: result}, contributions)
+        if self.elsewhere is not None:
+            self.elsewhere.place(round, result, contributions)
+        else:
+            self.put(round, result, contributions)
         self.encoder.own[result.part] = replace(self.encoder.own[result.part], payload=())
+
+    def put(self, round: int, result: Result, contributions: Sent) -> None:
+        """As `place`, for a sum that was checked."""
+        for here, update in self.updates(round, {result.part: result}, contributions):
+            update.write_to(self.section.grad[here])
 
     def apply_delta(self, updates: Iterable[tuple[slice, Update]], results: Sequence[Result]) -> None:
         """Move g and x by the outer step of the update, and subtract from x what was counted of this node's own."""
@@ -213,10 +218,14 @@ class Exchange:
     def resume(self, round: int, own: dict[int, Contribution]) -> None:
         """For a process that only computes: the round is that one, and this node has offered ``own``."""
         self._way, self.encoder.own = self.way_of(round), own
+        self.carries = self.terms.gradient and self.terms.keeps_errors(round)
 
     def applied_elsewhere(self, results: Sequence[Result]) -> None:
-        """As after `apply_delta`: another process has applied the update."""
-        self.aggregator.keep_errors(results)
+        """As after `apply_delta` or `commit_gradient`: another process has applied the update."""
+        if self.terms.gradient:
+            self.aggregator.keep_all_errors()
+        else:
+            self.aggregator.keep_errors(results)
         self._applied()
 
     def commit_gradient(self, updates: Iterable[tuple[slice, Update]] = ()) -> None:

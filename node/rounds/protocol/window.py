@@ -30,6 +30,11 @@ def order(parts: Iterable[Part]) -> list[Part]:
     return sorted(parts, key=lambda part: -part.index)
 
 
+def publishers_of(plan: RoundPlan) -> int:
+    """How many members publish."""
+    return len({part.publisher for part in plan.parts})
+
+
 def has_room(sizes: Sequence[int], publishers: int) -> bool:
     """Whether another part may be offered. ``sizes``: bytes of each own contribution in flight."""
     return len(sizes) < EACH * publishers or sum(sizes) < IN_FLIGHT

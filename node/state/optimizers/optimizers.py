@@ -8,7 +8,7 @@ operands stay in the cache.
 
 import importlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -226,6 +226,19 @@ def squared_norm(vector: Tensor) -> float:
     else:
         pieces = (vector.to(compress.home(vector.device)),)  # a device that has float64
     return math.fsum(float(piece.double().square().sum()) for piece in pieces)
+
+
+def squares_of(sections: Iterable[Section], names: Collection[str], alone: Collection[str] = ()) -> dict[str, float]:
+    """The squared norm of the gradient of each of ``sections`` that is in ``names``. Those ``alone`` have no other
+    member any more: their error feedback, which nobody will be sent, first joins the gradient."""
+    found = {}
+    for section in sections:
+        name = section.layout.section
+        if name in alone:
+            section.use_feedback()
+        if name in names:
+            found[name] = squared_norm(section.grad)
+    return found
 
 
 def norm(vector: Tensor) -> float:

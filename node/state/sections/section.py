@@ -221,19 +221,27 @@ class Section:
         self.round = round
         self.chain = xxhash.xxh3_64_intdigest(_words(view, round, self.fingerprint(False)))
 
-    def next_chain(self, digests: Sequence[int], block: int) -> int:
-        """h(round + 1): a hash of the chain so far, the digests of the results in part order, and some of the content.
+    def next_chain(self, digests: Sequence[int], block: int, content: int | None = None) -> int:
+        """h(round + 1): a hash of the chain so far, the digests of the results in part order, and some of the content:
+        ``content``, or what `content_of` finds."""
+        found = self.content_of(self.round + 1, block) if content is None else content
+        return xxhash.xxh3_64_intdigest(_words(self.chain, *digests, found))
 
-        Each round hashes one of every 64 blocks of the reference, a different 64th in each, so that a copy that has
-        diverged is found even if no message was wrong.
-        """
-        round = self.round + 1
+    def content_of(self, round: int, block: int) -> int:
+        """A hash of one of every 64 blocks of the reference, a different 64th in each round, so that a copy that has
+        diverged is found even if no message was wrong."""
         content = xxhash.xxh3_64()
         for start, stop in self.layout.blocks(block)[round % 64 :: 64]:
             content.update(_words(start))
             for vector in self.reference:
                 content.update(_bytes(vector[start:stop]))
-        return xxhash.xxh3_64_intdigest(_words(self.chain, *digests, content.intdigest()))
+        return content.intdigest()
+
+    def use_feedback(self) -> None:
+        """Gradient mode, alone in its group: what no other member will be sent joins the gradient."""
+        if self.feedback is not None:
+            self.grad.add_(self.feedback)
+            self.feedback = None
 
 
 def _bytes(vector: Tensor) -> memoryview:

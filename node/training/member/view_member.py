@@ -6,7 +6,7 @@ A mode (modes/) decides what happens at a step's end; view_training.py computes 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,10 +25,11 @@ from ...rounds.checking.signed import Signer
 from ...rounds.exchanges import exchange_of
 from ...rounds.log import RoundLog
 from ...rounds.protocol.machine import Rounds
+from ...rounds.protocol.messages import Result
 from ...rounds.protocol.outlet import Outlet
 from ...rounds.round_link import RoundLink
 from ...state.optimizers.learning_rates import learning_rate
-from ...state.optimizers.optimizers import Optimizer, clip_factor, squared_norm, step_all
+from ...state.optimizers.optimizers import Optimizer, clip_factor, squares_of, step_all
 from ...state.stage_state import StageState
 from ..resources import Resources
 from ..say_again import SayAgain
@@ -140,9 +141,28 @@ class ViewMember:
             self.spread = IslandRounds(self.resources.ranks, self.exchanges, words)
 
     def encode_ahead(self) -> None:
-        """Delta mode: all sections' rounds are about to begin: let an island's ranks encode at the same time."""
+        """All sections' rounds are about to begin: let an island's ranks encode at the same time."""
         if self.spread is not None:
-            self.spread.encode({name: link.rounds.applied + 1 for name, link in self.links.items()})
+            self.spread.begin({name: link.rounds.applied + 1 for name, link in self.links.items()})
+
+    def apply(self, rounds: Mapping[str, RoundLink], here: Callable[[RoundLink], None]) -> None:
+        """Apply complete rounds, by section: on the ranks of an island that keep these, or by ``here``."""
+        with self.context.clock.coding("apply"):
+            if self.spread is None:
+                for link in rounds.values():
+                    here(link)
+            else:
+                self.spread.apply({name: link.complete_round for name, link in rounds.items()}, self._applier(here))
+
+    def _applier(self, here: Callable[[RoundLink], None]) -> Callable[[str], None]:
+        return lambda name: here(self.links[name])
+
+    def finish(self, results: Mapping[str, Sequence[Result]]) -> None:
+        """The rounds with these results, by section, have been applied to g: close them, and move the chains on."""
+        block = self.job.updates.block
+        contents = self.spread.contents(results, block) if self.spread is not None else {}
+        for name, found in results.items():
+            self.links[name].finish(found, block, contents.get(name))
 
     # ---- waiting ---------------------------------------------------------------------------
 
@@ -251,11 +271,22 @@ class ViewMember:
             else:
                 take_step(self.context, optimizer, self.state, count, step, norm)
 
-    def squares(self) -> dict[str, float]:
-        """The squared norm of each section's gradient."""
+    def prepare(self, count: int) -> None:
+        """Gradient mode: make of each gradient what the group sums; see `Optimizer.offer`."""
+        island, optimizer = self.resources.ranks, self.resources.optimizer
+        shares = {name: exchange.share for name, exchange in self.exchanges.items()}
+        if island is None:
+            for name, section in self.state.sections.items():
+                optimizer.offer(section, count, shares[name])
+        elif not optimizer.clips(count):  # else it is the gradient itself
+            island.prepare(count, shares)
+
+    def squares(self, names: Collection[str] | None = None, alone: Collection[str] = ()) -> dict[str, float]:
+        """As `squares_of`; of all sections if no names are given."""
+        names = self.state.sections if names is None else names
         if self.resources.ranks is not None:
-            return self.resources.ranks.squares()
-        return {name: squared_norm(section.grad) for name, section in self.state.sections.items()}
+            return self.resources.ranks.squares(names, alone)
+        return squares_of(self.state.sections.values(), names, alone)
 
     def rescale(self, norm: float) -> None:
         """fp16: move the loss scale by the global gradient norm of a committed step."""

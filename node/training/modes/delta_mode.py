@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ....job.data.sampling import unfinished_of_each
 from ...rounds.round_link import RoundLink
@@ -141,34 +141,28 @@ class DeltaMode:
         """Wait for the round in flight and move g and x by it."""
         view, links = self.view, self.view.links
         view.wait_for_results()
-        absent: set[int] = set()
-        applied: set[str] = set()
+        absent = {view.plan.pipeline_of(one) for link in links.values() for one in link.absent}
+        if view.judge is not None:
+            for link in links.values():
+                link.judge(view.judge)
+        self._apply(links)
+        alone = {name: one.round + 1 for name, one in view.state.sections.items() if name not in links}
         if view.spread is not None:
-            with view.context.clock.coding("apply"):
-                rounds = {name: link.complete_round for name, link in links.items()}
-                applied = view.spread.apply(rounds, lambda name: self._apply_here(links[name]))
-                alone = {name: one.round + 1 for name, one in view.state.sections.items() if name not in links}
-                view.spread.apply_alone(alone)
-        for name, section in view.state.sections.items():
-            if name in links:
-                absent |= {view.plan.pipeline_of(one) for one in links[name].absent}
-                if view.judge is not None:
-                    links[name].judge(view.judge)
-                if name not in applied:
-                    with view.context.clock.coding("apply"):
-                        self._apply_here(links[name])
-                links[name].finish(links[name].results, view.job.updates.block)
-            else:
-                if view.spread is None:
-                    view.exchanges[name].apply_alone(section.round + 1)
-                section.round += 1
+            view.spread.apply_alone(alone)
+        for name, number in alone.items():
+            if view.spread is None:
+                view.exchanges[name].apply_alone(number)
+            view.state.sections[name].round = number
         self._in_flight = False
         self._unsettled -= 1
         before = self._counted_at[0]  # fragments take turns
         self._counted_at.append([old if d in absent else self._begun for d, old in enumerate(before)])
 
-    def _apply_here(self, link: RoundLink) -> None:
-        link.exchange.apply_delta(link.updates(), link.results)
+    def _apply(self, links: Mapping[str, RoundLink]) -> None:
+        """Move g and x by the complete rounds of these sections, and close them."""
+        results = {name: link.results for name, link in links.items()}
+        self.view.apply(links, lambda link: link.exchange.apply_delta(link.updates(), link.results))
+        self.view.finish(results)
 
     def finish_committed(self) -> None:
         view = self.view
@@ -188,9 +182,7 @@ class DeltaMode:
                 link.ask()
             link.tick()
             if link.complete:
-                with self.view.context.clock.coding("apply"):
-                    self._apply_here(link)
-                link.finish(link.results, self.view.job.updates.block)
+                self._apply({name: link})
         return not behind
 
     def settle(self) -> None:

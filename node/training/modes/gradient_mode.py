@@ -35,28 +35,25 @@ class GradientMode:
     def finish(self, step: int) -> None:
         """Average the gradient, agree that all nodes have it, take the optimiser step."""
         view, links = self.view, self.view.links
-        count = view.state.taken(step)
-        for name, section in view.state.sections.items():
-            view.resources.optimizer.offer(section, count, view.exchanges[name].share)
+        view.prepare(view.state.taken(step))
+        view.encode_ahead()
         for link in links.values():
             link.begin()
         view.wait_for_results()
-        square = 0.0
-        for name, section in view.state.sections.items():
-            first = True
-            if name in links:
-                self._results[name] = links[name].results
-                first = links[name].rounds.plan.members[0] == view.context.name
-                if links[name].exchange.carries:  # the node's own gradient is still needed, for error feedback
-                    square += self._norm_of(links[name]) if first else 0.0
-                    continue
+        carrying = {name for name, link in links.items() if link.exchange.carries}
+        for name, link in links.items():
+            self._results[name] = link.results
+            if name not in carrying:
                 with view.context.clock.coding("add up", name):
-                    links[name].place_all()
-            elif section.feedback is not None:  # the node is alone in its group now: use the feedback itself
-                section.grad.add_(section.feedback)
-                section.feedback = None
-            if first:  # each section is counted by one of its members
-                square += squared_norm(section.grad)
+                    link.place_all()
+        # Each section is counted by one of its members.
+        counted = [name for name in view.state.sections if name not in links or links[name].is_first]
+        # While a round carries errors, the node's own gradient is still needed for them.
+        placed = [name for name in counted if name not in carrying]
+        found = view.squares(placed, alone=[name for name in placed if name not in links]) if placed else {}
+        square = 0.0
+        for name in counted:
+            square += self._norm_of(links[name]) if name in carrying else found[name]
         view.offered(own_norm(links) if links else square)
         view.agree(step, square)
         self._apply(step, view.commit.norm)
@@ -69,18 +66,20 @@ class GradientMode:
         view = self.view
         finite = math.isfinite(norm)
         if finite:
-            for link in view.links.values():
-                link.exchange.commit_gradient(link.updates() if link.exchange.carries else ())
+            carrying = {name: link for name, link in view.links.items() if link.exchange.carries}
+            view.apply(carrying, lambda link: link.exchange.commit_gradient(link.updates()))
+            for name, link in view.links.items():
+                if name not in carrying:
+                    link.exchange.commit_gradient()
             view.optimise(view.state.taken(step), step, norm)
         elif view.context.name == view.commit.committer and not view.overflows:
             why = f"step {step} had a gradient that is not finite, or was refused: no node applied it"
             view.context.warn("", why)
         view.rescale(norm)
         for name, section in view.state.sections.items():
-            if name in view.links:
-                view.links[name].finish(self._results[name], view.job.updates.block)
-            else:
+            if name not in view.links:
                 section.round += 1
+        view.finish({name: self._results[name] for name in view.links})
         view.log.committed(norm)
         view.stepped(step)
 

@@ -184,8 +184,11 @@ class ViewTraining:
         if self.state.loss_scale is not None and self.state.loss_scale.scale != scale:
             self.state.loss_scale = replace(self.state.loss_scale, scale=scale, good=0)
         with self.context.clock.computing("unscale"):
-            for section in self.state.sections.values():
-                section.grad.mul_(1 / scale)
+            if self.resources.ranks is not None:
+                self.resources.ranks.unscale(1 / scale)
+            else:
+                for section in self.state.sections.values():
+                    section.grad.mul_(1 / scale)
 
     def _share(self, step: int) -> list[int]:
         """The ids of this pipeline's samples of a step."""

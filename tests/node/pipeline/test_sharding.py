@@ -55,6 +55,14 @@ ROUNDS = {
         "outer": "nesterov:lr=0.7,momentum=0.9",
         "train": {"optimizer": "adafactor"},  # whose moments are shorter than the ranks' sections
     },
+    "every step, each sum in its place": {"codec": "int8", "pattern": "publishers", "mode": "gradient"},
+    "every step, all to all": {"codec": "none", "mode": "gradient"},
+    "every step, feedback": {
+        "mode": "gradient",
+        "codec": "topk:ratio=0.1",
+        "dense_rounds": 1,
+        "train": {"optimizer": "onebit_adam"},
+    },
 }
 
 
@@ -62,16 +70,17 @@ ROUNDS = {
 def test_each_rank_encodes_and_applies_its_sections(island, monkeypatch, name):
     """The bits are those of a first process that does it all; `trained` compares them with the other member's."""
     job = job_of(**ROUNDS[name])
-    orders, ask = [], Island.ask
+    orders, order = [], Island.order
 
-    def watched(of, rank, do, **words):
+    def watched(of, rank, do, *tensors, **words):
         orders.append(do)
-        ask(of, rank, do, **words)
+        order(of, rank, do, *tensors, **words)
 
-    monkeypatch.setattr(Island, "ask", watched)
+    monkeypatch.setattr(Island, "order", watched)
     got = trained(job, GROUP, island)
     assert orders.count("encode") >= STEPS
-    assert orders.count("apply") >= STEPS
+    assert orders.count("apply") + orders.count("put") >= STEPS
+    assert ("prepare" in orders) == ("onebit_adam" in str(job))
     monkeypatch.setattr(ViewMember, "spread_rounds", lambda view: None)
     wanted = trained(job, GROUP, island)
     assert (got.losses, got.evals, got.fingerprints) == (wanted.losses, wanted.evals, wanted.fingerprints)
@@ -98,7 +107,7 @@ def test_a_rank_that_fails_alone_wakes_the_others(monkeypatch):
     threading.Thread(target=island_worker.serve, args=(theirs, hand), daemon=True).start()
     island_worker.say(ours, {"do": "forward"})
     answer = island_worker.hear(ours)
-    assert answer["memory"] and "none left" in answer["error"]
+    assert answer["kind"] == "memory" and "none left" in answer["error"]
     assert "none left" in ended.get(timeout=60)
     ours.close()
     assert gone.wait(60)  # while it ends nothing but itself
@@ -134,7 +143,7 @@ def test_each_rank_holds_its_part_and_a_failed_pass_is_made_good(island):
     island.sum(sections)
     assert sum(island.bytes_kept) == sum(section.nbytes for section in sections) and min(island.bytes_kept) > 0
     squares = {section.layout.section: float(section.grad.double().square().sum()) for section in sections}
-    assert island.squares() == pytest.approx(squares)
+    assert island.squares(squares) == pytest.approx(squares)
     gradient = torch.cat([section.grad for section in sections])
     state.gradients.begin()
     model(sample).sum().backward()

@@ -79,7 +79,6 @@ class Made(DeltaMode):
             absent=(),
             results=(),
             begin=lambda: None,
-            finish=lambda results, block: None,
         )
         clock = SimpleNamespace(coding=lambda doing: nullcontext())
         view = SimpleNamespace(
@@ -117,8 +116,9 @@ class Made(DeltaMode):
         super()._begin_round(apply_at)
         self.books.begun()
 
-    def _apply_here(self, link):
-        self.books.applied(TWO_BY_TWO.pipelines[self.view.pipeline][1] not in link.absent)
+    def _apply(self, links):
+        for link in links.values():
+            self.books.applied(TWO_BY_TWO.pipelines[self.view.pipeline][1] not in link.absent)
 
 
 SCHEDULES = st.sampled_from([(1, 0, 1), (1, 1, 1), (3, 0, 1), (3, 2, 1), (4, 1, 2), (6, 2, 3)])
