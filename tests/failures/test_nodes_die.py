@@ -72,7 +72,11 @@ def test_everything_dies_and_what_was_not_sent_is_contributed_again(farm):
     assert f"from the checkpoint of step {view['step']}; with what a and b had learnt beside it" in view["why"]
 
     run.wait(lambda: run.c.of("checkpoint"), "a checkpoint")
-    for process in (run.c, *nodes.values()):
+    run.c.kill()
+    newest = max(int(path.parent.name[5:]) for path in run.folder.rglob("checkpoints/step-*/manifest.json"))
+    beside = f"rests-*-a/step-{newest}-view-*.safetensors"
+    run.wait(lambda: list(run.folder.rglob(beside)), "what a had learnt is on its disk")
+    for process in nodes.values():
         process.kill()
     for path in run.folder.rglob("rests-*-b/*.safetensors"):
         path.unlink()

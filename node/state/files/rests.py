@@ -2,8 +2,8 @@
 
 A checkpoint has the reference g. Only the node itself has the rest: x - g (with a lossy codec much more than one step's
 movement), an explicit error feedback, and a publisher's server errors. The node writes them to its disk: a file for
-each of the newest two checkpoints, in a thread of the lowest priority, whole or not at all. After a restart of the
-whole run it takes them up again (docs/rounds.md), for each parameter whose g has the same bits as when the rest was
+each checkpoint that the run may go back to, in a thread of the lowest priority, whole or not at all. After a restart of
+the whole run it takes them up again (docs/rounds.md), for each parameter whose g has the same bits as when the rest was
 kept.
 """
 
@@ -15,7 +15,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +30,10 @@ from ..stage_state import StageState, share_of
 from .tensor_writer import Written, written
 
 KEPT = 2
-"""Rests of so many checkpoints are kept: of the newest, which the coordinator may never complete, and of the newest
-complete one."""
+"""The newest rests that always stay: a run goes back to the checkpoint before the newest if that one is damaged."""
+PENDING = 2
+"""Of the checkpoints after the last that is known to be complete, the oldest rests that stay: the coordinator may have
+completed them and died before it could say so, and it completes none while it is away."""
 REST, FEEDBACK, MOMENT = "rest.", "feedback.", "moment."
 """Prefixes of the tensors' names: x - g plus the server errors, explicit error feedback, the node's own moments."""
 _FILE = re.compile(r"^step-(\d{1,18})-view-(\d{1,9})\.safetensors$")
@@ -68,8 +70,7 @@ class Rests:
         self._writing: threading.Thread | None = None
         self._problem = ""
         self.complete = (0, 0)
-        """(view, step) of the newest checkpoint that is known to be complete. Its rest stays, even if there are newer
-        checkpoints that the coordinator (which may be away) does not have."""
+        """(view, step) of the newest checkpoint that is known to be complete."""
 
     def held(self) -> list[tuple[int, int]]:
         """(step, view) of each complete rest on the disk, newest first."""
@@ -146,9 +147,8 @@ class Rests:
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(self._path(rest.step, rest.view))
-            here = sorted(self._files(), reverse=True)
-            stay = {here[0], self.complete} if self.complete in here[1:] else set(here[:KEPT])
-            for view, step in set(here) - stay:
+            here = set(self._files())
+            for view, step in here - staying(here, self.complete):
                 remove(self._path(step, view))
         except OSError as error:
             self._problem = error.strerror or str(error)
@@ -164,6 +164,13 @@ class Rests:
             "content": _content(rest.tensors),
         }
         return written(rest.tensors, {"rest": json.dumps(told)})
+
+
+def staying(held: Set[tuple[int, int]], complete: tuple[int, int]) -> set[tuple[int, int]]:
+    """The rests to keep of those held, as (view, step). ``complete``: the newest checkpoint that is known to be
+    complete."""
+    pending = sorted(one for one in held if one > complete)
+    return {complete, *pending[:PENDING], *sorted(held)[-KEPT:]} & held
 
 
 def contribute(rest: Rest, state: StageState, plan: Plan, me: str) -> float:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from round_group import NUMEL, Group
 from sums import s_of
 
-from farflung.node.state.files.rests import Rest, Rests, digest_of
+from farflung.node.state.files.rests import KEPT, PENDING, Rest, Rests, digest_of, staying
 from farflung.node.training.steps.milestones import Milestones
 from farflung.scheduler import Plan
 
@@ -34,6 +34,7 @@ def kept(rests, *these):
 
 def test_the_newest_two_stay_and_come_back_bit_for_bit(tmp_path):
     rests = Rests(tmp_path / "r", "run")
+    rests.complete = (1, 30)
     assert rests.held() == [] and rests.read(1, 1) is None
     assert kept(rests, rest(10), rest(20), rest(30, value=3.0)) == [(30, 1), (20, 1)]
     found = Rests(tmp_path / "r", "run").read(30, 1)
@@ -47,12 +48,25 @@ def test_the_newest_two_stay_and_come_back_bit_for_bit(tmp_path):
 
 
 def test_what_lies_beside_the_complete_checkpoint_stays_while_the_coordinator_is_away(tmp_path):
+    """It may have completed the next ones before it went away, and have told nobody."""
     rests = Rests(tmp_path, "run")
     kept(rests, rest(10))
     rests.complete = (1, 10)
-    assert kept(rests, rest(20), rest(30), rest(40)) == [(40, 1), (10, 1)]
-    rests.complete = (1, 40)
-    assert kept(rests, rest(50)) == [(50, 1), (40, 1)]
+    there = kept(rests, *(rest(step) for step in (20, 30, 40, 50, 60)))
+    assert there == [(60, 1), (50, 1), (30, 1), (20, 1), (10, 1)]
+    rests.complete = (1, 60)
+    assert kept(rests, rest(70)) == [(70, 1), (60, 1)]
+
+
+CHECKPOINTS = st.tuples(st.integers(0, 3), st.integers(0, 9))
+
+
+@given(steps=st.sets(CHECKPOINTS), complete=CHECKPOINTS)
+def test_which_rests_stay(steps, complete):
+    stay = staying(steps, complete)
+    assert stay <= steps and len(stay) <= 1 + PENDING + KEPT
+    assert ({complete} & steps) | ({max(steps)} if steps else set()) <= stay
+    assert set(sorted(one for one in steps if one > complete)[:PENDING]) <= stay
 
 
 def test_a_run_that_goes_back_forgets_what_is_of_later_steps(tmp_path):
