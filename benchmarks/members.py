@@ -296,6 +296,8 @@ class Members:
                 self._applied()
             self._closed_at, self._unclosed = self.sent, self.evaluate(self.g)
             lossy = updates.codec != "none"
+            if self.feedback is not None:
+                self.feedback.zero_()
             for _ in range(updates.fragments * CLOSING_TIMES if lossy else updates.fragments - due):
                 self.begin_round()
                 self._applied()

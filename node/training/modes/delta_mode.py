@@ -92,8 +92,17 @@ class DeltaMode:
 
     def _close(self, due: int = 0) -> None:
         """The run ends: bring all of the sum S into g. ``due``: rounds of this step that have carried a fragment
-        already."""
+        already.
+
+        An error feedback of its own is left out. A member that begins every round at g learns again what was not sent,
+        and the feedback keeps it each time: all of it at once would take g far beyond where the members were.
+        """
         view = self.view
+        if self._in_flight:
+            self._apply_round()
+        for section in view.state.sections.values():
+            if section.feedback is not None:
+                section.feedback.zero_()
         updates, plan = view.job.updates, view.plan
         codecs = {plan.update_codec(stage) or updates.codec for stage in range(len(plan.stages))}
         if not updates.agreed or view.is_alone or codecs == {"none"}:

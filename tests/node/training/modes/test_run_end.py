@@ -8,6 +8,7 @@ import torch
 from sums import s_of
 
 from farflung.node.generation.checkpoint import BESIDE, beside
+from farflung.node.training.modes.delta_mode import DeltaMode
 
 COCKTAIL = "cocktail:random=0.1,top=0.2,bits=4"
 RUNS = [
@@ -47,6 +48,24 @@ def test_at_the_end_g_is_s(restarts, updates):
     assert metas[9]["unsent"] < BESIDE * metas[9]["moved"]
     assert updates["codec"] == "none" or metas[6]["unsent"] > 10 * BESIDE * metas[6]["moved"]
     assert metas[9]["moved"] == pytest.approx(moved, rel=0.3)
+
+
+def test_an_error_feedback_of_its_own_is_left_out(restarts, monkeypatch):
+    """x is at g after the last round, so that the closing rounds have nothing to send but the feedback."""
+    moved, flush = [], DeltaMode._flush
+
+    def flushed(mode, rounds):
+        (section,) = mode.view.state.sections.values()
+        before, left = section.g.clone(), float(section.feedback.norm())
+        flush(mode, rounds)
+        moved.append((float((section.g - before).norm()), left, float(before.norm())))
+
+    monkeypatch.setattr(DeltaMode, "_flush", flushed)
+    updates = {"codec": "chunked_topk:k=128,bits=2,feedback=true", "pattern": "all_to_all"}
+    hub = restarts.begun(restarts.job_of("delta", updates, 1, 9), None, {}, restarts.PLAN)
+    hub.finish(restarts.PLAN.nodes)
+    assert len(moved) == 3 and not hub.errors
+    assert all(by < 1e-5 * size and left == 0 for by, left, size in moved)
 
 
 def test_an_export_from_the_middle_says_what_it_lacks(tmp_path, restarts):
