@@ -109,11 +109,13 @@ class Codec(abc.ABC):
         else:
             out.copy_(self.read(reader, header, out.device))
 
-    def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float:
-        """The Euclidean norm of the decoded vector; not finite if a value is not. Sparse codecs read few values."""
+    def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float | torch.Tensor:
+        """The Euclidean norm of the decoded vector; not finite if a value is not. Sparse codecs read few values. A
+        tensor of one number if it is computed on a device, for which the host has not waited."""
         decoded = self.read(reader, header, device)
         reader.end()
-        return float(torch.linalg.vector_norm(decoded))
+        length = torch.linalg.vector_norm(decoded)
+        return float(length) if device.type == "cpu" else length
 
     def rounds(self, x: torch.Tensor, context: Context) -> Program:
         """A whole exchange (see exchange/phases.py); returns the weighted sum. By default each worker gathers the blobs
@@ -266,12 +268,23 @@ def add(blob: Buffer, out: torch.Tensor | Sequence[torch.Tensor], weight: float 
 def norm(blob: Buffer, elements: int, device: torch.device | str = "cpu") -> float:
     """The Euclidean norm of the decoded values, with about fp32's precision and range. CodecError as for ``decode``,
     for a number of elements other than ``elements``, and if the values or their norm are not finite."""
-    header, reader = _expect(blob, elements)
+    return norms([(blob, elements)], device)[0]
+
+
+def norms(blobs: Sequence[tuple[Buffer, int]], device: torch.device | str = "cpu") -> list[float]:
+    """``norm`` of each (blob, elements). The host waits for a device once."""
+    found: list[float | torch.Tensor] = []
     with torch.no_grad():
-        found = make(header.spec).decoded_norm(reader, header, home(torch.device(device))) if header.elements else 0.0
-    if not math.isfinite(found):
+        for blob, elements in blobs:
+            header, reader = _expect(blob, elements)
+            empty = not header.elements
+            found.append(0.0 if empty else make(header.spec).decoded_norm(reader, header, home(torch.device(device))))
+    there = [one.to(torch.float64) for one in found if isinstance(one, torch.Tensor)]
+    came = iter(torch.stack(there).tolist() if there else [])
+    lengths = [next(came) if isinstance(one, torch.Tensor) else one for one in found]
+    if not all(map(math.isfinite, lengths)):
         raise CodecError("values that are not finite, or whose norm is not")
-    return found
+    return lengths
 
 
 def _expect(blob: Buffer, elements: int, known: bool = False) -> tuple[Header, Reader]:

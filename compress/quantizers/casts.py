@@ -10,7 +10,7 @@ import torch
 
 from ..blobs.pieces import Doubt, Piece, Staged
 from ..blobs.wire import Buffer, Header, Reader
-from ..codec import DTYPES, Codec, bytes_tensor, check_finite, flatten, tensor_bytes
+from ..codec import DTYPES, Codec, bytes_tensor, check_finite, flatten, piece, tensor_bytes
 from ..cpu import dispatch as fast
 from ..cpu.calls import tables as tabled
 from ..cpu.calls import values as loops
@@ -62,9 +62,13 @@ class Floats(Codec):
         for here, values in self._pieces(data, header):
             out[here] = values
 
-    def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float:
-        if device.type != "cpu":
-            return super().decoded_norm(reader, header, device)
+    def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float | torch.Tensor:
+        if device.type != "cpu":  # a value that is not finite makes the norm so
+            values = bytes_tensor(self.body(reader, header), self.kind(header), device)
+            length: torch.Tensor = torch.linalg.vector_norm(
+                values, dtype=torch.promote_types(values.dtype, torch.float32)
+            )
+            return length
         return self._norm(self.body(reader, header), header)
 
     def _norm(self, data: memoryview, header: Header) -> float:
@@ -99,8 +103,12 @@ class Plain(Floats):
     """The bytes of the tensor in its own dtype: decode gives the same bits."""
 
     def stage(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0, members: int = 1) -> Staged:
-        flat, dtype = flatten(x, exact=True)
-        return Staged(self.spec, dtype, tuple(x.shape), [tensor_bytes(flat)], None, None)
+        there = isinstance(x, torch.Tensor) and x.device.type == "cuda"
+        flat, dtype = flatten(x, exact=True, finite=not there)
+        body: list[Piece] = [piece(flat)] if flat.numel() else []
+        if there and body:
+            body.append(Doubt(~torch.isfinite(flat.sum()).view(1), lambda: [tensor_bytes(_checked(flat))]))
+        return Staged(self.spec, dtype, tuple(x.shape), body, None, None)
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         return [tensor_bytes(x)]
@@ -109,7 +117,8 @@ class Plain(Floats):
         return DTYPES[header.dtype]
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
-        return finite(bytes_tensor(self.body(reader, header), self.kind(header), device))
+        values = bytes_tensor(self.body(reader, header), self.kind(header), device)
+        return values if reader.known else finite(values)
 
     def rounds(self, x: torch.Tensor, context: Context) -> Program:
         """One plain reduction, without gathering the workers' values."""
@@ -149,11 +158,18 @@ class Cast(Floats):
         return self._dtype
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
-        return finite(bytes_tensor(self.body(reader, header), self._dtype, device)).to(torch.float32)
+        values = bytes_tensor(self.body(reader, header), self._dtype, device)
+        return (values if reader.known else finite(values)).to(torch.float32)
 
     @property
     def _dtype(self) -> torch.dtype:
         return torch.float16 if self.spec.name == "fp16" else torch.bfloat16
+
+
+def _checked(flat: torch.Tensor) -> torch.Tensor:
+    """The values, of which the sum may only have overflowed. CodecError if one is not finite."""
+    check_finite(flat)
+    return flat
 
 
 def finite(values: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..blobs.pieces import Doubt, Piece
+from ..blobs.pieces import Doubt, Piece, onto
 from ..blobs.wire import Buffer, Header, Reader
 from ..codec import Codec, bytes_tensor, check_finite, tensor_bytes
 from ..cpu import dispatch as fast
@@ -113,7 +113,7 @@ class Group(Codec):
         else:
             super().write_to(reader, header, out)
 
-    def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float:
+    def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float | torch.Tensor:
         if device.type != "cpu" or not fast.worth(header.elements):
             return super().decoded_norm(reader, header, device)
         steps, packed = self._parts(reader, header, device)
@@ -146,8 +146,8 @@ def read_steps(data: Buffer, full: bool, top: int, device: torch.device) -> torc
     if not full:
         code = bytes_tensor(data, torch.int16)
         scales.check_codes(code, top)  # on the CPU: no wait for a device
-        return scales.to_scales(code).to(device)
+        return onto(scales.to_scales(code), device)
     steps = bytes_tensor(data, torch.float32)
     if not bool(torch.isfinite(steps).all()) or float(steps.max()) * top > scales.LARGEST:
         raise CodecError("the blob has a step that is not finite")
-    return steps.to(device)
+    return onto(steps, device)

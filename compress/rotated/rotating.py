@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..blobs.pieces import onto
 from ..blobs.wire import Reader
 from ..codec import Codec, bytes_tensor
 from ..errors import CodecError
@@ -25,4 +26,4 @@ class Rotated(Codec):
         numbers = bytes_tensor(reader.take(4 * rotation.blocks(count, self.block)), torch.float32)
         if not bool(torch.isfinite(numbers).all()):  # on the CPU: no wait for a device
             raise CodecError("the blob has a scale that is not finite")
-        return numbers.to(device)
+        return onto(numbers, device)

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from ..blobs.pieces import Doubt, Made, Piece
+from ..blobs.pieces import Doubt, Made, Piece, onto
 from ..blobs.wire import Buffer, Header, Reader
 from ..codec import Codec, bytes_tensor, check_finite, tensor_bytes
 from ..cpu import dispatch as fast
@@ -85,7 +85,7 @@ class Cocktail(Codec):
         positions, values = self.read_sparse(reader, header)
         out = np.zeros(header.elements, np.float32)
         out[positions] = values
-        return torch.from_numpy(out).to(device)
+        return onto(torch.from_numpy(out), device)
 
     def accumulate(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
         device = outs[0].device
@@ -106,7 +106,7 @@ class Cocktail(Codec):
         reader.end()
         if weight != 1.0:
             values = values * np.float32(weight)
-        where, kept = torch.from_numpy(positions).to(device), torch.from_numpy(values).to(device)
+        where, kept = onto(torch.from_numpy(positions), device), onto(torch.from_numpy(values), device)
         for out in outs:
             if device.type == "cpu":
                 out.scatter_add_(0, where, kept)  # positions don't repeat

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from ..blobs.pieces import onto
 from ..blobs.wire import Buffer, Header, Reader
 from ..codec import Codec, bytes_tensor, tensor_bytes
 from ..cpu import dispatch as fast
@@ -35,13 +36,13 @@ class Positions(Codec):
         positions, values = self.read_sparse(reader, header)
         out = torch.zeros(header.elements)
         out[torch.from_numpy(positions)] = values
-        return out.to(device)
+        return onto(out, device)
 
     def accumulate(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
         positions, values = self.read_sparse(reader, header)
         reader.end()
         device = outs[0].device
-        where, values = torch.from_numpy(positions).to(device), values.to(device)
+        where, values = onto(torch.from_numpy(positions), device), onto(values, device)
         if weight != 1.0:
             values = values * weight
         for out in outs:

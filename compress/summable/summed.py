@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..blobs.pieces import Piece
+from ..blobs.pieces import Piece, onto
 from ..blobs.wire import Header, Reader
 from ..codec import Codec, bytes_tensor, piece, tensor_bytes
 from ..cpu.calls import values as loops
@@ -86,7 +86,7 @@ class Summed(Codec):
         statistic = bytes_tensor(head, torch.float32)
         if not bool(torch.isfinite(statistic).all()) or float(statistic.min()) < 0:  # on the CPU: no wait for a device
             raise CodecError("the blob has a scale that is not finite")
-        return statistic.to(device), packed
+        return onto(statistic, device), packed
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         n = header.elements

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..blobs.pieces import Doubt, Piece
+from ..blobs.pieces import Doubt, Piece, onto
 from ..blobs.wire import Header, Reader
 from ..codec import bytes_tensor, check_finite, tensor_bytes
 from ..cpu import dispatch as fast
@@ -194,7 +194,7 @@ class Thc(Summed):
     ) -> None:
         count, table = self.levels_count(out.numel()), torch.zeros(1 << self.bits)
         table[: len(self.table)] = self.table.to(torch.float32) - self.grid / 2
-        table = table.to(out.device)
+        table = onto(table, out.device)
         for segment in rotation.layout(out.numel(), self.block):
             rows = rotation.rows_of(out, segment)
             factors = statistic[segment.row : segment.row + segment.rows] * (2 * self.reach / self.grid / segment.size)

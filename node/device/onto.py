@@ -1,17 +1,5 @@
-"""Tensors from main memory to a node's device."""
+"""Tensors from main memory to a node's device, without waiting for it."""
 
-from __future__ import annotations
+from ...compress.blobs.pieces import onto
 
-import torch
-from torch import Tensor
-
-
-def onto(values: Tensor, device: torch.device) -> Tensor:
-    """The same values on ``device``, in the same dtype.
-
-    A copy from pinned memory is queued behind the device's earlier work; a copy from pageable memory would block the
-    host until the device has finished that work.
-    """
-    if device.type != "cuda" or values.device.type != "cpu":
-        return values.to(device)
-    return values.pin_memory().to(device, non_blocking=True)
+__all__ = ["onto"]

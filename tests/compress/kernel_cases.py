@@ -13,6 +13,7 @@ import far_device
 
 from farflung.compress import CodecError, add, decode, make, names
 from farflung.compress.blobs import pieces
+from farflung.compress.blobs.pieces import fetch_packed
 from farflung.compress.blobs.wire import Reader
 from farflung.compress.cpu import dispatch as fast
 from farflung.compress.gpu import checksum
@@ -265,6 +266,12 @@ def waits(device: str) -> None:
             staged = [make(spec).stage(x, 3, step) for step in range(3)]
             assert not waited, f"{spec} waits {waited} to begin"
             assert b"".join(staged[1].pieces()) == blob
+            waited.clear()
+            packed, length = [one.packed() for one in staged], torch.linalg.vector_norm(x)
+            assert not waited, f"{spec} waits {waited} to pack"
+            found, (came,) = fetch_packed(packed, [length])
+            assert waited == ["cpu"], f"{spec} waits {waited} for three blobs"
+            assert b"".join(found[1] or ()) == blob and float(came) == float(far_device.near(length))
     gpu.launch = launch
 
 

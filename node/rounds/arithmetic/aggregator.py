@@ -7,6 +7,7 @@ from the same bytes. All of this goes segment by segment.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -16,7 +17,7 @@ import xxhash
 from torch import Tensor
 
 from .... import compress
-from ....compress.codec import tensor_bytes
+from ....compress.codec import norms, tensor_bytes
 from ...wire.api import Blob
 from ..protocol.messages import Contribution, Decide, Part, Result
 from ..protocol.payloads import Payload, Refused, absurd_norm, blobs_of, contribution_of, segment_at, segments
@@ -57,6 +58,8 @@ class Aggregator:
         """For each part, the members (indices) with the same taker as this node."""
         self.errors: dict[int, Tensor] = {}
         """Server errors of the parts that this node publishes: what its encodings of sums have lost so far."""
+        self._norms: dict[tuple[int, str], tuple[weakref.ref[memoryview], float]] = {}
+        """(part, member) -> the newest bytes whose norm was computed, and that: a publisher's round asks twice."""
         self._published: dict[int, Callable[[], Tensor]] = {}
         """Functions that compute the server errors after published sums; called when those sums are applied."""
         self.error_shown: Callable[[int], bool] = lambda part: False
@@ -118,13 +121,18 @@ class Aggregator:
         """
         if not sizes and self.terms.gradient:
             return math.nan
+        of, found = self._norms.get((part.index, member), (None, math.nan))
+        if of is not None and of() is payload:
+            return found
         try:
             blobs = blobs_of(payload, sizes, part, member)
-            return math.hypot(
-                *(compress.norm(blobs[here.start], here.stop - here.start, self._device) for here in segments(part))
-            )
+            lengths = norms([(blobs[here.start], here.stop - here.start) for here in segments(part)], self._device)
         except compress.CodecError as problem:
             raise Refused(member, f"bytes that do not decode: {problem}") from None
+        found = math.hypot(*lengths)
+        if isinstance(payload, memoryview):
+            self._norms[part.index, member] = weakref.ref(payload), found
+        return found
 
     def check_result(self, part: Part, norm: float) -> None:
         """Refuse a published sum whose norm is absurd, unless this node's own contribution has a similar norm."""

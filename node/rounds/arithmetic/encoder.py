@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .... import compress
+from ....compress.blobs.pieces import Staged
 from ....job.tables.outer import Outer
 from ....job.tables.robust import Robust
 from ...state.sections.section import Section
@@ -17,6 +18,7 @@ from ...state.sections.vectors import zeros
 from ...wire.api import Blob
 from ..protocol.messages import Contribution, Part, RoundPlan
 from ..protocol.payloads import Place, contribution_of, joined, segments
+from .batches import encoded
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Encoder:
 
     def contribution(self, round: int, part: Part) -> Contribution:
         """This node's contribution to a part: the encoded segments of its update."""
-        pieces, norms = segments(part), []
+        pieces, norms = segments(part), list[float]()
 
         def blobs() -> Iterator[Blob]:
             for here in pieces:
@@ -97,7 +99,12 @@ class Encoder:
                 norms.append(float(torch.linalg.vector_norm(values)))
                 yield self.encode(values, round, here.start, self.terms.me)
 
-        made = contribution_of(blobs(), len(pieces), self.place)
+        def stage(values: Tensor, here: slice) -> Staged:
+            return self.stage(values, round, here.start, self.terms.me)
+
+        there = self._scratch.device.type != "cpu"
+        found = encoded(pieces, self.offered, stage, norms) if there else blobs()
+        made = contribution_of(found, len(pieces), self.place)
         self.own_norms[part.index] = math.hypot(*norms)
         return made
 
@@ -115,10 +122,14 @@ class Encoder:
     def encode(self, values: Tensor, round: int, start: int, rank: int) -> Blob:
         """Encode a segment's values, in pieces. All members use the same seed, so that they choose the same
         coordinates; the rank makes their rounding errors differ."""
+        return self.stage(values, round, start, rank).pieces()
+
+    def stage(self, values: Tensor, round: int, start: int, rank: int) -> Staged:
+        """As `encode`, begun: see ``Codec.stage``."""
         terms = self.terms
         codec = self.last if self.last is not None and rank == terms.me else terms.codec_of(round)
         members, seed = len(terms.plan.members), (terms.seed + 0x9E3779B9 * start) & (2**63 - 1)
-        return codec.pieces(values, seed=seed, step=round, rank=rank, members=members if rank < members else 1)
+        return codec.stage(values, seed=seed, step=round, rank=rank, members=members if rank < members else 1)
 
     def piece(self, here: slice) -> Tensor:
         """A buffer for a piece of the vector, always the same one, to save allocations."""

@@ -23,8 +23,9 @@ from ..protocol.messages import Contribution, Decide, Part, Result, RoundPlan
 from ..protocol.payloads import SEGMENT, Place, Refused, segments
 from .aggregator import Aggregator
 from .applier import Applier
+from .batches import all_finite
 from .elsewhere import Elsewhere
-from .encoder import Encoder, RoundTerms, is_finite
+from .encoder import Encoder, RoundTerms
 from .update import Update
 from .ways.masked import Masked
 from .ways.phased import Phased, phases_of
@@ -141,7 +142,7 @@ class Exchange:
             made, norm = self.elsewhere.offer(round, part)
             if made.sizes:
                 self.encoder.own_norms[part.index] = norm
-        elif self.terms.gradient and not all(is_finite(self.encoder.offered(here)) for here in segments(part)):
+        elif self.terms.gradient and not all_finite(lambda: map(self.encoder.offered, segments(part))):
             made = Contribution((), (), 0)
         else:
             made = self._way.offer(round, part)

@@ -76,7 +76,9 @@ class Summed:
             part = plan.parts[result.part]
             if plan.pattern == "all_to_all":
                 for index in result.contributors:
-                    sent = contributions[part.index, index]
+                    sent, own = contributions[part.index, index], self._encoder.own.get(part.index)
+                    if own is not None and own.payload is sent.payload:
+                        continue  # its bytes were made here
                     aggregator.norm(sent.payload, sent.sizes, part, plan.members[index])
             elif part.publisher != self._terms.name:
                 norm = aggregator.norm(result.payload, result.sizes, part, part.publisher)
