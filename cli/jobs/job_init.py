@@ -65,9 +65,10 @@ min_nodes = {nodes:<19} # the run starts when this many nodes have joined
 [updates]
 # What settings cost in loss: docs/quality.md; of the same bits, optimizer = "muon" made the most there.
 mode = "delta"                  # delta: compressed changes of weights | gradient: exactly data-parallel SGD
-every = 1                       # steps between two rounds; or "auto": as few as the links allow
+every = 5                       # steps between two rounds of a weight; or "auto", as few as the links allow: fragments = 1
+fragments = 5                   # so many parts of the weights take turns, one in each round: here a round a step
 overlap = 1                     # steps that a round may be in flight: 0 waits for it, 1 hides it; or "auto"
-codec = "cocktail:random=0.1,top=0.2,bits=4"    # `farflung codecs` lists them; or "auto": as gentle as the links allow
+codec = "eden:bits=1,biased=true"    # `farflung codecs` lists them; or "auto": as gentle as the links allow
 dense_rounds = 20               # the first rounds go uncompressed
 
 [activations]

@@ -22,7 +22,7 @@ from farflung.coordinator.data.chat.rows import conversations
 from farflung.job.files import load_job
 from farflung.proto.errors import FarflungError, JobError
 
-DEFAULT_CODEC = "cocktail:random=0.1,top=0.2,bits=4"
+DEFAULT_CODEC = "eden:bits=1,biased=true"
 TEXT = "to be or not to be that is the question " * 200
 WORDS = sorted(set(TEXT.split()))
 
@@ -45,7 +45,7 @@ def test_a_job_from_a_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert trained.state == Path("runs/small")
     assert {"joined", "view", "step", "done"} <= {event["event"] for event in events}
     [view] = [event for event in events if event["event"] == "view"]
-    assert view["codecs"]["updates"].startswith("cocktail") and view["dense_rounds"] == 20, "as job init writes it"
+    assert view["codecs"]["updates"].startswith("eden") and view["dense_rounds"] == 20, "as job init writes it"
     model = transformers.AutoModelForCausalLM.from_pretrained(trained.export("model"))
     assert model.config.n_embd == 16
 
