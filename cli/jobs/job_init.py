@@ -65,8 +65,8 @@ min_nodes = {nodes:<19} # the run starts when this many nodes have joined
 [updates]
 # What settings cost in loss: docs/quality.md; of the same bits, optimizer = "muon" made the most there.
 mode = "delta"                  # delta: compressed changes of weights | gradient: exactly data-parallel SGD
-every = 5                       # steps between two rounds of a weight; or "auto", as few as the links allow: fragments = 1
-fragments = 5                   # so many parts of the weights take turns, one in each round: here a round a step
+every = 5                       # steps between two rounds of a weight; or "auto" (fragments = 1): as few as links allow
+fragments = 5                   # parts of the weights that take turns, one in each round: here a round a step
 overlap = 1                     # steps that a round may be in flight: 0 waits for it, 1 hides it; or "auto"
 codec = "eden:bits=1,biased=true"    # `farflung codecs` lists them; or "auto": as gentle as the links allow
 dense_rounds = 20               # the first rounds go uncompressed
