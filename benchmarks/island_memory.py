@@ -1,14 +1,17 @@
 """Main memory that each process of an island takes: ``python -m benchmarks.island_memory [RANKS ...]``.
 
-A node alone trains a few steps of a model of some tens of millions of parameters (``--width``), on the CPU, over gloo.
-Of each process it prints what it has in memory in the last but one step beyond what it had after a run of one layer:
-resident bytes, and its share of pages where several processes have touched them (PSS).
+A node trains a few steps of a model of some tens of millions of parameters (``--width``), on the CPU, over gloo: alone,
+or with ``--members 2`` beside a node of one device, which is a thread of the first process. Of each process it prints
+what it has in memory in the last but one step beyond what it had after a run of one layer: resident bytes, its share of
+pages where several processes have touched them (PSS), and, of the resident bytes, those in memory that the ranks share:
+the sections, and boxes for messages.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -25,26 +28,34 @@ from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
 STEPS = 4
-ROLLUP = ("Rss", "Pss")
+KINDS = ("Rss", "Pss", "Shared")
 
 
 def memory_of(process: int) -> dict[str, float]:
     """MB by kind."""
-    lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="utf-8").splitlines()
-    found = {line.split(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in lines[1:]}
-    return {kind: found[kind] for kind in ROLLUP}
+    found = dict.fromkeys(KINDS, 0.0)
+    shared = False
+    for line in Path(f"/proc/{process}/smaps").read_text(encoding="utf-8").splitlines():
+        first, *rest = line.split()
+        if not first.endswith(":"):
+            shared = "memfd:farflung" in line
+        elif (kind := first.rstrip(":")) in KINDS:
+            found[kind] += int(rest[0]) * 1024 / 1e6
+            if kind == "Rss" and shared:
+                found["Shared"] += int(rest[0]) * 1024 / 1e6
+    return found
 
 
-def job_of(width: int, layers: int, mode: str, inside: str) -> Job:
+def job_of(given: argparse.Namespace) -> Job:
     return Job.model_validate(
         {
             "run": {"name": "memory", "seed": 3, "steps": STEPS},
-            "model": {"family": "llama", "layers": layers, "width": width, "heads": 4, "context": 16},
+            "model": {"family": "llama", "layers": given.layers, "width": given.width, "heads": 4, "context": 16},
             "data": {"text": ["none.txt"]},
-            "train": {"batch": 4, "microbatch": 4, "eval_every": 0},
-            "parallel": {"inside": inside},
-            "updates": {"mode": mode},
-            "checkpoint": {"every": 0},
+            "train": {"batch": 4 * given.members, "microbatch": 4, "eval_every": 0},
+            "parallel": {"inside": given.inside},
+            "updates": {"mode": given.mode, "codec": given.codec},
+            "checkpoint": {"every": given.checkpoint},
         }
     )
 
@@ -56,12 +67,18 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--mode", default="delta", choices=("delta", "gradient"))
     parser.add_argument("--inside", default="fsdp", choices=("ddp", "fsdp", "tp"))
+    parser.add_argument("--codec", default="none")
+    parser.add_argument("--members", type=int, default=1, choices=(1, 2))
+    parser.add_argument("--checkpoint", type=int, default=0, metavar="STEPS", help="a checkpoint every so many steps")
     given = parser.parse_args()
-    for ranks in given.ranks:
-        measure(ranks, job_of(given.width, given.layers, given.mode, given.inside))
+    if len(given.ranks) == 1:
+        measure(given.ranks[0], job_of(given), given.members)
+    for ranks in given.ranks if len(given.ranks) > 1 else ():  # in a process of its own, which has nothing of others
+        options = [f"--{name}={value}" for name, value in vars(given).items() if name != "ranks"]
+        subprocess.run([sys.executable, "-m", "benchmarks.island_memory", str(ranks), *options], check=True)
 
 
-def measure(ranks: int, job: Job) -> None:
+def measure(ranks: int, job: Job, members: int) -> None:
     """Print a line for each process of an island of so many ranks."""
     with Island("cpu", ranks) if ranks > 1 else nullcontext() as island:
         if island is not None:
@@ -69,26 +86,31 @@ def measure(ranks: int, job: Job) -> None:
         hands = island._hands if island is not None else ()
         processes = [os.getpid(), *(hand.process.pid for hand in hands)]
         small = job.model.model_copy(update={"layers": 1})
-        train(job.model_copy(update={"model": small}), island, processes)  # loads all code that a step needs
+        train(job.model_copy(update={"model": small}), island, processes, members)  # loads all code that a step needs
         before = [memory_of(one) for one in processes]
-        found, weights, loss = train(job, island, processes)
-        print(f"{ranks} ranks, {job.parallel.inside}, {job.updates.mode}: {weights:.0f} MB of weights, loss {loss:.4f}")
+        found, weights, loss = train(job, island, processes, members)
+        updates = f"{job.parallel.inside}, {job.updates.mode}, {job.updates.codec}, members: {members}"
+        print(f"{ranks} ranks, {updates}: {weights:.0f} MB of weights, loss {loss:.4f}")
         for rank, (old, new) in enumerate(zip(before, found, strict=True)):
-            said = ", ".join(f"{kind.upper()} {new[kind] - old[kind]:.0f} MB" for kind in ROLLUP)
+            said = ", ".join(f"{kind.upper()} {new[kind] - old[kind]:.0f} MB" for kind in KINDS)
             print(f"  rank {rank}: {said}", flush=True)
 
 
-def train(job: Job, island: Island | None, processes: Sequence[int]) -> tuple[list[dict[str, float]], float, float]:
+def train(
+    job: Job, island: Island | None, processes: Sequence[int], members: int
+) -> tuple[list[dict[str, float]], float, float]:
     """(each process's memory in the last but one step, MB of weights, last loss) of a run."""
     facts = facts_of(samples=100, validation=10, context=16, vocabulary=997, steps=STEPS)
-    plan = Plan((("n0",),), ((0, job.model.layers + 1),), (1,), schedule="1f1b")
+    pipelines = tuple((f"n{number}",) for number in range(members))
+    plan = Plan(pipelines, ((0, job.model.layers + 1),), (1,) * members, schedule="1f1b")
     hub = Hub(job, facts)
-    hub.start("n0", Windows(facts), island)
+    for name in plan.nodes:
+        hub.start(name, Windows(facts), island if name == "n0" else None)
     found: list[dict[str, float]] = []
     stepped = ViewMember.stepped
 
     def watched(view: ViewMember, step: int) -> None:
-        if step == STEPS - 1:
+        if step == STEPS - 1 and view.context.name == "n0":
             found[:] = [memory_of(one) for one in processes]
         stepped(view, step)
 

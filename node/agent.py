@@ -22,7 +22,7 @@ from .io.metrics import check_address, check_free
 from .ipc.pipe import IoEnded
 from .life import Settings, live
 from .owner_signals import TAKEN_AWAY, Terminated, obey_signals
-from .pipeline.island import Island
+from .pipeline.island import Island, shared_card
 from .rejoin import Backoff, Crashes, RunOver, mends, wait
 from .rejoin import told as again_told
 
@@ -92,6 +92,8 @@ class Lives:
             begun = time.monotonic()
             try:
                 with Island(self._settings.device, devices) if devices > 1 else contextlib.nullcontext() as island:
+                    if island is not None and (shared := shared_card(island.devices)):
+                        self._tell("notice", message=shared)
                     live(self._settings, self._owner, self._past, island, self._emit)
                 return
             except FarflungError as problem:

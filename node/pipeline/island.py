@@ -459,3 +459,11 @@ def devices_of(first: torch.device, count: int) -> list[torch.device]:
             f"use --island {there - first.index}" if there > first.index + 1 else "leave --island out",
         )
     return [torch.device("cuda", first.index + number) for number in range(count)]
+
+
+def shared_card(devices: Sequence[torch.device]) -> str:
+    """What the person at the node is told if all of an island's processes have one card; else empty."""
+    if devices[0].type == "cpu" or len(set(devices)) > 1:
+        return ""
+    why = f"all {len(devices)} processes of this node's island compute on {devices[0]}, because {BACKEND} is gloo"
+    return f"{why}: unset it, and each has a card of its own"

@@ -80,9 +80,15 @@ class Hand:
             "share": self._share,
             "rounds": self._rounds,
             "encode": self._encode,
+            "moves": self._moves,
             "put": self._put,
             "apply": self._apply,
             "contents": self._contents,
+            "advance": lambda words: (self._of_rounds.advance(words), None),
+            "decide": lambda words: (self._of_rounds.decide(words), None),
+            "check": lambda words: (self._of_rounds.check(words), None),
+            "square": lambda words: (self._of_rounds.square(words), None),
+            "applied": self._applied,
             "prepare": self._prepare,
             "unscale": self._unscale,
             "alone": self._alone,
@@ -154,6 +160,14 @@ class Hand:
 
     def _encode(self, words: Words) -> tuple[Words, None]:
         return self._of_rounds.encode(words), None
+
+    def _moves(self, words: Words) -> tuple[Words, None]:
+        self._of_rounds.moves(words["name"], words["offered"])
+        return {}, None
+
+    def _applied(self, words: Words) -> tuple[Words, None]:
+        self._of_rounds.applied(words["name"])
+        return {}, None
 
     def _put(self, words: Words) -> tuple[Words, None]:
         self._of_rounds.put(words)

@@ -173,8 +173,13 @@ class RoundLink:
         """Gradient mode, without error feedback: the complete round's sums take the gradient's place, so far as they
         are not there yet."""
         if not self.offering.is_windowed:
-            for here, update in self.updates():
-                update.write_to(self.exchange.section.grad[here])
+            current = self.complete_round
+            self.exchange.put(current.number, current.results, current.contributions)
+
+    def square(self) -> float:
+        """The squared norm of the complete round's sums."""
+        current = self.complete_round
+        return self.exchange.square(current.number, current.results, current.contributions)
 
     def tick(self) -> None:
         now = self.clock()

@@ -7,7 +7,7 @@ that has the same terms and no memory: it encodes, decodes, and changes the vect
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,8 @@ from ....job.schema import Job
 from ....scheduler import Plan
 from ...rounds.arithmetic.exchange import Exchange
 from ...rounds.exchanges import exchange_of
-from ...rounds.protocol.messages import Contribution, Part, Result
+from ...rounds.protocol.messages import Contribution, Decide, Part, Result
+from ...rounds.protocol.payloads import Refused
 from ...rounds.protocol.window import has_room, is_windowed, order, publishers_of
 from .box import Boxes
 from .rank_sections import RankSections
@@ -33,6 +34,8 @@ class RankRounds:
         job, plan = Job.model_validate_json(words["job"]), Plan.from_json(words["plan"])
         self._sent, self._told = boxes
         self._exchanges: dict[str, Exchange] = {}
+        self._opened: dict[str, int] = {}
+        """The round of each section that was opened last."""
         for section in kept.own:
             name = section.layout.section
             if name in words["followed"]:
@@ -42,7 +45,7 @@ class RankRounds:
 
     @torch.no_grad()
     def encode(self, words: Words) -> Words:
-        """This node's contributions to rounds, by section: for each part (index, sizes, digest, norm, place in the
+        """This node's contributions to rounds, by section: for each part (index, norm, sizes, digest, place in the
         box). Of one part; or a round begins, of all parts that may be offered before anything has been summed."""
         if words["clear"]:
             self._sent.clear()
@@ -51,12 +54,14 @@ class RankRounds:
             exchange = self._exchanges[name]
             exchange.encoder.last = compress.make(last) if last else None
             part = words["part"]
-            parts = self._begin(exchange, number) if part is None else [exchange.plan.parts[part]]
+            if part is None or self._opened.get(name) != number:
+                exchange.open(number)
+                self._opened[name] = number
+            parts = self._first(exchange, number) if part is None else [exchange.plan.parts[part]]
             found[name] = [self._offered(exchange, number, one) for one in parts]
         return {"encoded": found}
 
-    def _begin(self, exchange: Exchange, number: int) -> Iterator[Part]:
-        exchange.open(number)
+    def _first(self, exchange: Exchange, number: int) -> Iterator[Part]:
         parts = [part for part in exchange.plan.parts_in(number) if part.phase == 0]
         if not (exchange.terms.gradient and is_windowed(exchange.plan)):
             yield from parts
@@ -70,14 +75,67 @@ class RankRounds:
     def _offered(self, exchange: Exchange, number: int, part: Part) -> list[Any]:
         made = exchange.offer(number, part)
         norm = exchange.encoder.own_norms.get(part.index, 0.0)
-        return [part.index, made.sizes, made.digest, norm, self._sent.where(made.payload)]
+        return [part.index, norm, *self._said(made)]
+
+    def _said(self, made: Contribution | Result) -> list[Any]:
+        """(sizes, digest, place in the box)."""
+        inside = isinstance(made.payload, memoryview)
+        return [made.sizes, made.digest, (self._sent.where if inside else self._sent.put)(made.payload)]
+
+    def moves(self, name: str, offered: Sequence[int]) -> None:
+        """As `Applier.x_moves`."""
+        self._exchanges[name].applier.x_moves(offered)
+
+    # ---- rounds in phases --------------------------------------------------------------------
+
+    @torch.no_grad()
+    def advance(self, words: Words) -> Words:
+        """As `Way.advance`: what is sent."""
+        exchange = self._cleared(words)
+        return {"sent": self._said(exchange.advance(self._result(words["result"], copied=True)))}
+
+    @torch.no_grad()
+    def decide(self, words: Words) -> Words:
+        """As `Way.decide`."""
+        exchange = self._cleared(words)
+        sent = tuple((index, self._contribution(one)) for index, *one in words["contributions"])
+        result, refused = exchange.decide(words["number"], Decide(words["part"], sent))
+        told = [result.contributors, result.digests, *self._said(result)]
+        return {"result": told, "refused": [[one.member, one.why] for one in refused]}
+
+    @torch.no_grad()
+    def check(self, words: Words) -> Words:
+        """As `Way.check`: the refusal, if there is one."""
+        results = {one[0]: self._result(one, copied=True) for one in words["results"]}
+        try:
+            self._exchanges[words["name"]].check(words["number"], results, {})
+        except Refused as problem:
+            return {"refused": [[problem.member, problem.why]]}
+        return {"refused": []}
+
+    @torch.no_grad()
+    def square(self, words: Words) -> Words:
+        """As `Exchange.square`, of the round that was checked last."""
+        return {"square": self._exchanges[words["name"]].square(words["number"], {}, {})}
+
+    def applied(self, name: str) -> None:
+        """As `Way.applied`."""
+        exchange = self._exchanges[name]
+        if exchange.phased is not None:
+            exchange.phased.applied()
+
+    def _cleared(self, words: Words) -> Exchange:
+        if words["clear"]:
+            self._sent.clear()
+        return self._exchanges[words["name"]]
+
+    # ---- applying ----------------------------------------------------------------------------
 
     @torch.no_grad()
     def put(self, words: Words) -> None:
         """Gradient mode: put sums into the gradient, as the first process tells them, which has checked them."""
-        exchange, sent = self._exchanges[words["name"]], self._contributions(words)
-        for one in words["results"]:
-            exchange.put(words["number"], self._result(one), sent)
+        found = {one[0]: self._result(one) for one in words["results"]}
+        self._exchanges[words["name"]].put(words["number"], found, self._contributions(words))
 
     @torch.no_grad()
     def apply(self, words: Words) -> None:
@@ -112,7 +170,9 @@ class RankRounds:
         sizes, digest, where = words
         return Contribution(self._told.get(where), tuple(sizes), digest)
 
-    def _result(self, words: list[Any]) -> Result:
+    def _result(self, words: list[Any], *, copied: bool = False) -> Result:
+        """``copied``: it outlives the order."""
         part, who, digests, sizes, digest, error, factors, where = words
         payload = self._told.get(where) if sizes else b""
+        payload = memoryview(bytes(payload)) if copied else payload
         return Result(part, tuple(who), tuple(digests), payload, tuple(sizes), digest, error, tuple(factors))

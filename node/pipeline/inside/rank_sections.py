@@ -27,8 +27,10 @@ class RankSections:
         self.own = tuple(sections[index] for index in mine)
         self._optimizer = optimizer
         for index, section in enumerate(sections):
-            if index not in mine and section.room is not None:
-                section.room.let_go()
+            if section.room is not None:
+                section.room.is_kept = index in mine
+                if not section.room.is_kept:
+                    section.room.let_go()
 
     @property
     def bytes_kept(self) -> int:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .... import compress
 from ....compress.codec import norms, tensor_bytes
+from ...state.sections.room import away, leave
 from ...wire.api import Blob
 from ..protocol.messages import Contribution, Decide, Part, Result
 from ..protocol.payloads import Payload, Refused, absurd_norm, blobs_of, contribution_of, segment_at, segments
@@ -48,7 +49,13 @@ class Aggregator:
         self.terms, self._encoder = encoder.terms, encoder
         section, plan = encoder.section, encoder.terms.plan
         self._device = section.g.device
-        self.center = torch.zeros_like(section.g) if self.terms.robust.kind == "centered" else None
+        self._empty: Callable[[int], Tensor] = partial(torch.empty, device=self._device)
+        """Makes a server error, or the centre. If an island's ranks keep the section, it lies outside of this process,
+        as the section does."""
+        if section.room is not None:
+            self._empty = away
+        centered = self.terms.robust.kind == "centered"
+        self.center = self._empty(section.g.numel()).zero_() if centered else None
         """The centre that contributions are clipped towards: the last update D, fp32 [numel]; None: zero."""
         self.norms = Norms(GRADIENT_FACTOR if self.terms.gradient else FACTOR)
         me = self.terms.me
@@ -194,7 +201,7 @@ class Aggregator:
         keeps = part.index in self.errors or self.terms.keeps_errors(round)
         # If the contributions take less memory than the error, keep them and compute the error when it is needed.
         light = sum(sum(sent.sizes) for _, sent in counted) < 4 * (part.stop - part.start)
-        after = torch.empty(part.stop - part.start if keeps and not light else 0, device=self._device)
+        after = self._empty(part.stop - part.start if keeps and not light else 0)
         pieces, lost = segments(part), xxhash.xxh3_64()
 
         def blobs() -> Iterator[Blob]:
@@ -214,6 +221,7 @@ class Aggregator:
                     after[here.start - part.start : here.stop - part.start] = total
 
         made = contribution_of(blobs(), len(pieces), self._encoder.place)
+        self._leave(after, self.errors.get(part.index))
         if len(made.sizes) < len(pieces):
             return None
         if keeps:
@@ -230,13 +238,17 @@ class Aggregator:
         error = self.errors.get(part.index)
         after = error
         if after is None or self.error_shown(part.index):
-            after = torch.empty(part.stop - part.start, device=self._device)
+            after = self._empty(part.stop - part.start)
         for start, blob in blobs_of(made.payload, made.sizes, part, part.publisher).items():
             here = segment_at(part, start)
             total = self._with_error(part, sources, here)
             compress.add(blob, total, -1.0, known=True)
             after[here.start - part.start : here.stop - part.start] = total
+        self._leave(after, error)
         return after
+
+    def _leave(self, *errors: Tensor | None) -> None:
+        leave(*(one for one in errors if one is not None))
 
     # ---- server errors -----------------------------------------------------------------------
 
@@ -265,3 +277,4 @@ class Aggregator:
             for here in segments(part):
                 own = error[here.start - part.start : here.stop - part.start] * factor
                 vector[here].add_(own.to(vector.device))
+            leave(error)

@@ -7,7 +7,7 @@ contributions as a publisher), an Applier (changes g and x) and a Way (how encod
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -18,6 +18,8 @@ from .... import compress
 from ....compress.specs.spec import spec_feedback
 from ....job.tables.outer import Outer
 from ....job.tables.robust import Robust
+from ...state.optimizers.optimizers import squared_norm
+from ...state.sections.room import leave
 from ...state.sections.section import Section
 from ..protocol.messages import Contribution, Decide, Part, Result, RoundPlan
 from ..protocol.payloads import SEGMENT, Place, Refused, segments
@@ -81,7 +83,7 @@ class Exchange:
         self.aggregator = Aggregator(self.encoder)
         self.applier = Applier(self.terms, section, self.aggregator.center)
         self._summed = Summed(self.encoder, self.aggregator, self.applier)
-        self.phased: Phased | None = None
+        self.phased: Way | None = None
         """The way of rounds in phases, if the codec has phases."""
         if phases_of(codec):
             self.phased = (Masked if secure else Phased)(self.encoder, self.aggregator)
@@ -147,6 +149,7 @@ class Exchange:
         else:
             made = self._way.offer(round, part)
         self.encoder.own[part.index] = made
+        self._leave()
         return made
 
     def contributions(self, round: int) -> dict[int, Contribution]:
@@ -161,13 +164,18 @@ class Exchange:
 
     def x_moves(self) -> None:
         """Call it before the local weights change while a round may be in flight."""
-        self.applier.x_moves(self.encoder.own)
+        if self.elsewhere is None:
+            self.applier.x_moves(self.encoder.own)
+        elif self.terms.explicit and not self.applier.counts:
+            self.elsewhere.x_moves(self.encoder.own)
 
     # ---- deciding --------------------------------------------------------------------------
 
     def decide(self, round: int, decide: Decide) -> tuple[Result, list[Refused]]:
         """Sum the contributions to a part. Returns the result, and the refused members."""
-        return self.way_of(round).decide(round, decide)
+        decided = self.way_of(round).decide(round, decide)
+        self._leave()
+        return decided
 
     # ---- applying --------------------------------------------------------------------------
 
@@ -193,16 +201,23 @@ class Exchange:
             Refused: as `check`.
         """
         self.check(round, {result.part: result}, contributions)
-        if self.elsewhere is not None:
-            self.elsewhere.place(round, result, contributions)
-        else:
-            self.put(round, result, contributions)
+        self.put(round, {result.part: result}, contributions)
         self.encoder.own[result.part] = replace(self.encoder.own[result.part], payload=())
 
-    def put(self, round: int, result: Result, contributions: Sent) -> None:
-        """As `place`, for a sum that was checked."""
-        for here, update in self.updates(round, {result.part: result}, contributions):
+    def put(self, round: int, found: Mapping[int, Result], contributions: Sent) -> None:
+        """Gradient mode: these sums, which were checked, take the gradient's place."""
+        if self.elsewhere is not None:
+            self.elsewhere.place(round, found, contributions)
+            return
+        for here, update in self.updates(round, found, contributions):
             update.write_to(self.section.grad[here])
+        self._leave()
+
+    def square(self, round: int, found: Mapping[int, Result], contributions: Sent) -> float:
+        """The squared norm of a checked round's sums."""
+        if self.elsewhere is not None and self.way_of(round) is self.phased:
+            return self.elsewhere.square(round, found, contributions)
+        return math.fsum(squared_norm(update.values()) for _, update in self.updates(round, found, contributions))
 
     def apply_delta(self, updates: Iterable[tuple[slice, Update]], results: Sequence[Result]) -> None:
         """Move g and x by the outer step of the update, and subtract from x what was counted of this node's own."""
@@ -227,7 +242,8 @@ class Exchange:
             self.aggregator.keep_all_errors()
         else:
             self.aggregator.keep_errors(results)
-        self._applied()
+        self.aggregator.forget_published()
+        self.applier.applied()
 
     def commit_gradient(self, updates: Iterable[tuple[slice, Update]] = ()) -> None:
         """The step was committed: the error feedback becomes what this node's encodings lost, and the gradient becomes
@@ -251,24 +267,33 @@ class Exchange:
         self.aggregator.forget_published()
         self.applier.applied()
         self._way.applied()
+        self._leave()
+
+    def _leave(self) -> None:
+        """If another process keeps the section, and this one had to compute with it, its pages need not stay."""
+        self.section.leave()
+        if self.aggregator.center is not None:
+            leave(self.aggregator.center)
 
     # ---- the view's end ----------------------------------------------------------------------
 
-    def unsent(self) -> dict[str, Tensor]:
+    def unsent(self, zeros: Callable[[int], Tensor] = torch.zeros) -> dict[str, Tensor]:
         """This node's own terms of the sum S (docs/rounds.md), as if the view ended now: ``rest.`` is x - g,
-        ``feedback.`` the error feedback; one of them includes the server errors. Copies, fp32 [numel] on the CPU; zero
-        vectors are left out."""
+        ``feedback.`` the error feedback; one of them includes the server errors. Copies, fp32 [numel] on the CPU, in
+        vectors that ``zeros`` makes; zero vectors are left out."""
         section, gradient = self.section, self.terms.gradient
         found: dict[str, Tensor] = {}
         if section.feedback is not None or (gradient and self.errors):
-            found["feedback."] = torch.zeros(section.g.numel())
+            found["feedback."] = zeros(section.g.numel())
             if section.feedback is not None:
                 found["feedback."].copy_(section.feedback)
+                leave(section.feedback)
         if not gradient:
-            found["rest."] = torch.empty(section.g.numel())
+            found["rest."] = zeros(section.g.numel())
             for start in range(0, section.g.numel(), SEGMENT):
                 here = slice(start, start + SEGMENT)
                 found["rest."][here] = section.x[here] - section.g[here]
+            leave(section.x, section.g)
         if self.errors:
             self.aggregator.add_errors_to(found["feedback." if gradient else "rest."])
         return found
@@ -284,6 +309,7 @@ class Exchange:
         if self.errors:
             assert into is not None
             self.aggregator.add_errors_to(into)
+            leave(into)
         self.aggregator.errors = {}
 
 

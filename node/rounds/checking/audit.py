@@ -20,6 +20,7 @@ from torch import Tensor
 from .... import compress
 from ....compress import CodecError
 from ....compress.codec import bytes_tensor, tensor_bytes
+from ...state.sections.room import leave
 from ..arithmetic.aggregator import PUBLISHER
 from ..arithmetic.exchange import Exchange, error_digest
 from ..protocol.messages import Contribution, Part, Result
@@ -174,7 +175,11 @@ class Auditor:
         pieces = [bytes(one) for one in pieces_of(kept.result.payload, kept.result.sizes)]
         for sent in kept.contributions:
             pieces += [bytes(one) for one in pieces_of(sent.payload, sent.sizes)]
-        return [*pieces, b"" if kept.error is None else bytes(tensor_bytes(kept.error))]
+        if kept.error is None:
+            return [*pieces, b""]
+        pieces.append(bytes(tensor_bytes(kept.error)))
+        leave(kept.error)
+        return pieces
 
     # ---- the check -------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from ...ipc.pipe import IoEnded
 from ...models.weights.fetch import Fetch
 from ...models.weights.safetensors_range import Slot, Source
 from ..loss_scale import LossScale
+from ..sections.room import leave
 from ..stage_state import StageState
 from .tensor_writer import Room, write
 
@@ -121,6 +122,7 @@ def load_checkpoint(state: StageState, checkpoint: Checkpoint, names: Iterable[s
     for name, prefix, values in state.tensors():
         if name in wanted and (not prefix or checkpoint.has(prefix + name)):
             values.copy_(checkpoint.read(prefix + name, values.shape))
+            leave(values)
     state.optimizer_steps = checkpoint.optimizer_steps if state.moments_travel else 0
     if state.loss_scale is not None and checkpoint.loss_scale is not None:
         state.loss_scale = checkpoint.loss_scale

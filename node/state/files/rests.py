@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ....scheduler import Plan
 from ...device.disk_cache import remove
+from ..sections.room import Room, leave
 from ..stage_state import StageState, share_of
 from .tensor_writer import Written, written
 
@@ -54,6 +55,8 @@ class Rest:
     beside: Mapping[str, tuple[str, float]]
     """For each parameter: (digest of g, the node's weight in its section)."""
     optimizer_steps: int = 0
+    rooms: tuple[Room, ...] = ()
+    """Where tensors lie that are not in this process's own memory."""
 
 
 class Rests:
@@ -144,6 +147,7 @@ class Rests:
                     data = _bytes(rest.tensors[name])
                     for start in range(0, len(data), _CHUNK):
                         file.write(data[start : start + _CHUNK])
+                    leave(rest.tensors[name])
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(self._path(rest.step, rest.view))
@@ -201,6 +205,7 @@ def contribute(rest: Rest, state: StageState, plan: Plan, me: str) -> float:
             for name, values in section.of_moments.views(vector):
                 if name in known and f"{MOMENT}{kind}.{name}" in rest.tensors:
                     values.copy_(rest.tensors[f"{MOMENT}{kind}.{name}"])
+        section.leave()
     if not state.gradient and not lost:
         state.optimizer_steps = rest.optimizer_steps
     squares = 0.0
@@ -221,6 +226,7 @@ def _content(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         digest.update(name.encode())
         digest.update(_bytes(tensors[name]))
+        leave(tensors[name])
     return f"{digest.intdigest():016x}"
 
 

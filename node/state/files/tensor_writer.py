@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...models.weights.safetensors_range import DTYPES
+from ..sections.room import leave
 
 Room = Callable[[int], memoryview]
 """``room(length)`` returns ``length`` writable bytes."""
@@ -60,4 +61,5 @@ def write(tensors: Mapping[str, Tensor], room: Room) -> memoryview:
             part = flat[begin : begin + _SLICE].view(torch.uint8)
             start = at + begin * flat.element_size()
             whole[start : start + part.numel()].copy_(part)
+        leave(flat)
     return place

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ....proto.words.moments import factored
 from .moments import STRETCH, Kept, closed, opened
-from .room import Room, room_for
+from .room import Room, leave, room_for
 from .vectors import zeros
 
 _MASK = 2**64 - 1
@@ -165,11 +165,13 @@ class Section:
         if self._begun is None or not sample.numel():
             return 0.0
         norm = float(torch.linalg.vector_norm(sample - self._begun))
+        leave(self.g)
         return norm * math.sqrt(self.g.numel() / sample.numel())
 
     def begins(self) -> None:
         """This node takes up the present g: `moved` counts from here."""
         self._begun = self.g[::_SAMPLED].clone()
+        leave(self.g)
 
     @property
     def reference(self) -> tuple[Tensor, ...]:
@@ -198,6 +200,7 @@ class Section:
         self.weight = 0.0
         if self.x is not self.g:
             self.x.copy_(self.g)
+            leave(self.x, self.g)
 
     def weigh(self, weight: float) -> None:
         """Delta mode: this node's weight in the group is ``weight`` from now on. x - g and the feedback are rescaled so
@@ -207,13 +210,20 @@ class Section:
             self.x.sub_(self.g).mul_(factor).add_(self.g)
             if self.feedback is not None:
                 self.feedback.mul_(factor)
+            self.leave()
         self.weight = weight
+
+    def leave(self) -> None:
+        """As `room.leave`, of all vectors."""
+        if self.room is not None and not self.room.is_kept:
+            self.room.let_go()
 
     def fingerprint(self, with_moments: bool) -> int:
         """A 64-bit hash of all that the members of the group must agree on."""
         digest = xxhash.xxh3_64()
         for vector in (*self.reference, *(self.moments.values() if with_moments else ())):
             digest.update(_bytes(vector))
+            leave(vector)
         return digest.intdigest()
 
     def restart_chain(self, view: int, round: int) -> None:

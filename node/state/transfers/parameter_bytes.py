@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ..sections.room import leave
 from ..stage_state import REFERENCE, StageState
 
 Vectors = Mapping[str, Tensor]
@@ -49,12 +50,22 @@ def _ranges(vectors: Sequence[Tensor], offset: int, length: int) -> Iterator[Ten
 
 
 def bytes_of(vectors: Sequence[Tensor], offset: int, length: int) -> Iterator[memoryview]:
+    """These bytes in pieces, each to be read before the next one is asked for."""
     for part in _ranges(vectors, offset, length):
         yield part.cpu().contiguous().numpy().data
+        leave(part)
+
+
+def copied(vectors: Sequence[Tensor], offset: int, length: int) -> bytes:
+    """A copy of these bytes."""
+    found = b"".join(bytes_of(vectors, offset, length))
+    leave(*_ranges(vectors, offset, length))
+    return found
 
 
 def write_bytes(vectors: Sequence[Tensor], offset: int, payload: npt.NDArray[np.uint8]) -> None:
     came, start = torch.from_numpy(payload), 0
     for part in _ranges(vectors, offset, payload.nbytes):
         part.copy_(came[start : start + part.numel()])
+        leave(part)
         start += part.numel()

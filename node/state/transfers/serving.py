@@ -15,7 +15,7 @@ from ....proto import data_pb2
 from ...context import BULK
 from ..loss_scale import LossScale
 from ..stage_state import REFERENCE
-from .parameter_bytes import Vectors, byte_size, bytes_of
+from .parameter_bytes import Vectors, byte_size, bytes_of, copied
 from .transfer_plan import pieces_of
 
 Send = Callable[[str, data_pb2.Header, Any, int], None]
@@ -114,7 +114,7 @@ class StateServer:
             answer.loss_scale, answer.good_steps, answer.dropped_steps = scale.scale, scale.good, scale.dropped
         if wanted.name:
             vectors = _wanted(held, wanted.name, wanted.moments)
-            piece = b"".join(bytes_of(vectors, wanted.offset, wanted.length))
+            piece = copied(vectors, wanted.offset, wanted.length)
             if piece:
                 answer.digest = xxhash.xxh3_64_intdigest(piece)
             self.send(sender, data_pb2.Header(kind=data_pb2.STATE, state=answer), piece, BULK)

@@ -57,6 +57,7 @@ def given(job: Job, before: ViewMember | None, order: control_pb2.View) -> dict[
                 if name in feedback:
                     rest += feedback[name]
                 found[LOCAL + name] = {"": rest.mul_(share).to("cpu")}
+        section.leave()
     return found
 
 
@@ -117,6 +118,7 @@ def add(view: ViewMember, handed: Mapping[str, Tensor]) -> None:
             for name, values in section.layout.views(into):
                 if name in handed:
                     values.add_(handed[name].to(values.device) / _counts(view, section_name))
+            section.leave()
 
 
 def must_say(view: ViewMember) -> bool:

@@ -17,6 +17,7 @@ from ...models.magnitude import first_magnitudes
 from ...models.weights.fetch import Fetch
 from ...models.weights.pretrained import initial_weights, weights_of
 from ...state.files.checkpoint import Checkpoint, load_checkpoint
+from ...state.sections.room import leave
 from ...state.sections.section import Section
 from ...state.stage_state import REFERENCE, StageState, base_of, share_of
 from ...state.transfers.fetching import StateFetch
@@ -98,10 +99,12 @@ class StateLoader:
             nonlocal weights
             if name in magnitudes:
                 places[name].copy_(magnitudes[name])
+                leave(places[name])
                 return
             if weights is None:  # a node that fetches all from peers reads nothing of the folder
                 weights = weights_of(context.job, context.facts, self._read)
             places[name].copy_(initial_weights(context.definition, [name], context.job.run.seed, weights)[name])
+            leave(places[name])
 
         self._once_a_stage(context, new, view, names, load, moments=False)
         context.definition.forget()
@@ -158,6 +161,7 @@ class StateLoader:
             if name in here:
                 for prefix, values in vectors.items():
                     values.copy_(here[name][prefix])
+                    leave(values, here[name][prefix])
             else:
                 missing.append(name)
         self._fetch(context, new, missing, _holders(context, view))
@@ -205,6 +209,7 @@ def _from_seed(context: NodeContext, new: StageState) -> None:
             values.copy_(magnitudes[name])
         elif not prefix:
             values.copy_(initial_weights(context.definition, [name], context.job.run.seed)[name])
+        leave(values)
     context.definition.forget()
     release_freed_memory()
 
@@ -214,6 +219,7 @@ def _copy(source: StageState, target: StageState, names: Collection[str]) -> Non
     for name, vectors in target.named().items():
         for prefix, values in vectors.items() if name in names else ():
             values.copy_(here[name][prefix])
+            leave(values, here[name][prefix])
 
 
 def _stage_of(plan: Plan, layer: int) -> int:
@@ -256,10 +262,13 @@ def _carry_local(context: NodeContext, new: StageState, held: Sequence[StageStat
                 if section.feedback is None:
                     section.feedback = torch.zeros_like(section.g)
                 section.feedback[here] = source.feedback[there] * factor
+            source.leave()
         for kind, vector in section.moments.items():
             for name, values in section.of_moments.views(vector):
                 if name in old:
                     values.copy_(moments[kind, name])
+                    leave(moments[kind, name])
+        section.leave()
         section.weight = weight
     return lacking
 

@@ -8,6 +8,7 @@ from statistics import median
 from .... import compress
 from ...rounds.protocol.standing import ROUNDS_WITHOUT_DEADLINE
 from ...state.optimizers.optimizers import squared_norm
+from ...state.sections.room import leave
 from ..member.view_member import ViewMember
 
 SECONDS = 15.0
@@ -65,12 +66,16 @@ def left_unsaid(view: ViewMember, reached: int) -> str:
         if not kept:
             return ""
         norm = math.sqrt(math.fsum(map(squared_norm, kept)))
+        leave(*kept)
         of = math.hypot(*(one.own_norm for one in view.exchanges.values()))
         return f"; an error feedback of {norm / of:.1f} gradients goes with it" if norm and of else ""
     steps = view.step - reached
-    sections = view.state.sections.values()
-    rests = [one.x - one.g if one.feedback is None else one.x - one.g + one.feedback for one in sections]
-    norm = math.sqrt(sum(float(rest.square().sum()) for rest in rests))
+    squares = 0.0
+    for one in view.state.sections.values():
+        rest = one.x - one.g if one.feedback is None else one.x - one.g + one.feedback
+        squares += float(rest.square().sum())
+        one.leave()
+    norm = math.sqrt(squares)
     if not norm:
         return ""
     return f"; {steps} local step{'s' * (steps != 1)} and a rest of norm {norm:.3g} go with it"

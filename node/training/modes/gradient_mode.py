@@ -6,7 +6,6 @@ import math
 
 from ...rounds.protocol.messages import Result
 from ...rounds.round_link import RoundLink
-from ...state.optimizers.optimizers import squared_norm
 from ..member.view_member import ViewMember
 from .mode import own_norm
 
@@ -60,7 +59,7 @@ class GradientMode:
 
     def _norm_of(self, link: RoundLink) -> float:
         with self.view.context.clock.coding("add up"):
-            return math.fsum(squared_norm(update.values()) for _, update in link.updates())
+            return link.square()
 
     def _apply(self, step: int, norm: float) -> None:
         view = self.view

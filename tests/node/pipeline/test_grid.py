@@ -1,7 +1,7 @@
 """Islands of four ranks: rows and matrices cut at once, and every other kind."""
 
 import pytest
-from sharded_runs import ONE_STAGE, TWO_STAGES, assert_plain, job_of
+from sharded_runs import GROUP, ONE_STAGE, TWO_STAGES, assert_plain, job_of
 
 from farflung.node.pipeline.inside.grid import Grid, grid_of
 from farflung.node.pipeline.island import Island
@@ -31,7 +31,7 @@ def test_every_kind_on_four_ranks(island):
     """Also of heads that are one on each, of rows that some ranks have none of, and of two stages of one node."""
     twice = Plan((("n0", "n1", "n0", "n1"),), ((0, 0), (1, 1), (2, 2), (3, 3)), (4,), schedule="interleaved")
     for inside in ("ddp", "fsdp", "tp", "fsdp+tp"):
-        for plan in (ONE_STAGE, TWO_STAGES, twice):
+        for plan in (ONE_STAGE, TWO_STAGES, twice, GROUP):
             assert_plain(job_of("llama", inside), plan, island)
 
 

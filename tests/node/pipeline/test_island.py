@@ -12,7 +12,8 @@ from windows import Windows, facts_of
 from farflung.job.data.facts import Facts
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
-from farflung.node.pipeline.island import Island, devices_of
+from farflung.node.pipeline.island import Island, devices_of, shared_card
+from farflung.node.pipeline.island_worker import BACKEND
 from farflung.node.pipeline.spread_pass import SpreadPass
 from farflung.node.state.optimizers.make_optimizer import make_optimizer
 from farflung.node.state.stage_state import StageState
@@ -157,7 +158,13 @@ def test_devices(monkeypatch):
     assert devices_of(torch.device("cpu"), 3) == [torch.device("cpu")] * 3
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     assert devices_of(torch.device("cuda:1"), 3) == [torch.device("cuda", n) for n in (1, 2, 3)]
+    assert not shared_card(devices_of(torch.device("cuda:1"), 3)) and not shared_card([torch.device("cpu")] * 3)
     with pytest.raises(FarflungError, match="needs cuda:4, and torch sees 4 CUDA devices"):
         devices_of(torch.device("cuda:1"), 4)
     with pytest.raises(FarflungError, match="island of mps devices"):
         devices_of(torch.device("mps"), 2)
+    monkeypatch.setenv(BACKEND, "gloo")
+    assert shared_card(devices_of(torch.device("cuda:1"), 3)) == (
+        "all 3 processes of this node's island compute on cuda:1, because FARFLUNG_ISLAND_BACKEND is gloo: "
+        "unset it, and each has a card of its own"
+    )

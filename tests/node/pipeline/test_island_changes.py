@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from plain_loop import plain_losses
-from sharded_runs import DATA, FACTS, GROUP, STEPS, job_of
+from sharded_runs import DATA, FACTS, GROUP, STEPS, TWO_STAGES, job_of
 from windows import wait_until
 
 from farflung.job.schema import Job
@@ -19,8 +19,8 @@ HALF = STEPS // 2
 DELTA = {"mode": "delta", "codec": "none"}
 
 
-def plan_of(inside):
-    return replace(GROUP, chosen={"parallel.inside": inside})
+def plan_of(inside, plan=GROUP):
+    return replace(plan, chosen={"parallel.inside": inside})
 
 
 def auto(updates, **train) -> Job:
@@ -45,8 +45,8 @@ def finished(hub):
     return outcome
 
 
-def restored(job, hub, inside, island):
-    """The rest of a run from the checkpoint after half of it, with n0 of another shape."""
+def restored(job, hub, inside, island, plan=GROUP):
+    """The rest of a run from the checkpoint after half of it, with n0 of another shape, or in another plan."""
     shards = {file: content for (step, file), content in hub.shards.items() if step == HALF}
     meta = next(iter(shards.values()))[1]
     manifest = {**meta, "files": {file: {} for file in shards}}
@@ -55,7 +55,7 @@ def restored(job, hub, inside, island):
     again = started(job, island, artifacts)
     place = {"step": HALF, "cursor": meta["cursor"], "redo": meta["redo"]}
     rounds = [control_pb2.SectionState(section=name, round=round) for name, round in meta["rounds"].items()]
-    again.begin(plan_of(inside), GROUP.nodes, checkpoint=HALF, sections=rounds, **place)
+    again.begin(plan_of(inside, plan), plan.nodes, checkpoint=HALF, sections=rounds, **place)
     return finished(again)
 
 
@@ -76,6 +76,9 @@ def test_a_checkpoint_goes_on_in_any_shape(island, updates):
             assert rest.losses == pytest.approx(wanted, abs=1e-5), (written, shape)
             if written == shape and not updates:
                 assert rest.fingerprints == whole.fingerprints
+        if not updates:
+            rest = restored(job, hub, "fsdp", island, TWO_STAGES)
+            assert rest.losses == pytest.approx(wanted, abs=1e-5), (written, "two stages")
 
 
 def test_two_views_compute_in_different_ways(island):
