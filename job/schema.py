@@ -84,9 +84,16 @@ class Train(Table):
     moments: Annotated[Literal["fp32", "bf16"], choice("fp32", "bf16")] = Field(
         default="fp32", description="fp32, bf16 (adamw, lamb): what the optimiser's moments are kept in"
     )
-    offload: Annotated[Literal["none", "moments"], choice("none", "moments")] | bool = Field(
+    offload: (
+        Annotated[
+            Literal["none", "moments", "optimizer", "parameters"],
+            choice("none", "moments", "optimizer", "parameters"),
+        ]
+        | bool
+    ) = Field(
         default=False,
-        description='false or "none", true or "moments": the moments of a GPU\'s weights in main memory',
+        description='false or "none", true or "moments", "optimizer", "parameters": what of a GPU\'s memory lies in '
+        "main memory",
     )
     learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False, description="a number above 0")
     min_learning_rate_ratio: float = Field(

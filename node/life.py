@@ -13,6 +13,7 @@ import torch
 
 from .. import compress
 from ..job.data.own_code import THERE, check_own_code
+from ..job.schema import Job
 from ..proto.errors import FarflungError
 from ..proto.words.border import below
 from ..proto.words.link import Link
@@ -90,6 +91,16 @@ def live(settings: Settings, owner: Owner, past: Past, island: Island | None, em
             lock.close()
 
 
+def check_offload(job: Job, device: torch.device) -> None:
+    """FarflungError: a plan would count on a GPU that this node does not have."""
+    if job.train.offload_kind == "parameters" and device.type == "cpu":
+        raise FarflungError(
+            'this run keeps parameters in main memory beside a GPU (train.offload = "parameters"), and this node '
+            "computes on the CPU",
+            'join with --device cuda:N; with train.offload = "optimizer" CPUs may join too',
+        )
+
+
 class Life:
     """The life of a node that has joined."""
 
@@ -147,6 +158,7 @@ class Life:
         """Find the device, load what it trains with, start the I/O process."""
         joined = self._joined
         self._device = find_device(self._settings.device)
+        check_offload(joined.job, self._device)
         if joined.job.model.build is None:
             # This takes seconds but delays no view: a node is in none before its I/O process has said hello.
             importlib.import_module("transformers.modeling_utils")

@@ -16,7 +16,7 @@ from ...scheduler.workloads.workload import Workload
 from ..screen.units import bytes_text
 
 PARTS = ("parameters", "gathered", "sections", "activations")
-KINDS = ("weights", "frozen", "gradient", "moments", "reference", "errors", "activations", "messages")
+KINDS = ("weights", "frozen", "gradient", "moments", "reference", "errors", "copies", "activations", "messages")
 
 
 def memory_of(

@@ -14,6 +14,7 @@ from ...scheduler.networks.guesses import confidence_of
 from ...scheduler.plans import Plan
 from ...scheduler.workloads import jobs
 from ...scheduler.workloads.inside import PIECES
+from ...scheduler.workloads.offload import APART, on_device
 from ...scheduler.workloads.round_copies import USUAL
 from ..membership.questions import Question
 
@@ -34,7 +35,7 @@ def moment_bytes(job: Job) -> float:
 def memory_of(job: Job, kind: str, memory: float, nodes: int = 1) -> float:
     """Bytes of a device's ``memory`` that a plan may use, for a device of this kind in a run of this many nodes.
 
-    A plan does not count what lies in main memory: a round's messages and, with ``offload``, the moments. A CPU has
+    A plan does not count what lies in main memory: a round's messages and what the job offloads. A CPU has
     only main memory, so they are subtracted from it."""
     if kind != "cpu":
         return memory
@@ -42,8 +43,10 @@ def memory_of(job: Job, kind: str, memory: float, nodes: int = 1) -> float:
     members = max(1, nodes // (stages if isinstance(stages, int) else 1))
     members = min(members, pipelines if isinstance(pipelines, int) else USUAL)
     messages, moments = jobs.message_bytes(job.updates.model_dump(), members), moment_bytes(job)
-    counted = jobs.WEIGHT_BYTES + (moments if job.train.offload_kind == "none" else 0.0)
-    return memory * counted / (jobs.WEIGHT_BYTES + moments + messages)
+    kind, reference = job.train.offload_kind, jobs.reference_bytes(job.updates.model_dump())
+    apart = reference if kind in APART else 0.0
+    counted = on_device(kind, jobs.WEIGHT_BYTES, moments, 0.0)
+    return memory * counted / (jobs.WEIGHT_BYTES + moments + messages + apart)
 
 
 def memories_of(job: Job, found: Mapping[str, Any], nodes: int = 1) -> dict[str, Any]:

@@ -40,6 +40,7 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
             yield ("train", "optimizer"), f'{sentence}: {why}; it needs updates.mode = "delta"'
         if train.offload_kind != "none":
             yield ("train", "offload"), f"train.offload has no meaning with {sentence}, which has moments of its own"
+    yield from offload_mistakes(job)
     if train.optimizer == "muon":
         if job.updates.mode != "delta":
             sentence = "train.optimizer = 'muon' multiplies matrices, whose last bits differ from device to device"
@@ -79,6 +80,24 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
     if train.momentum and train.optimizer != "sgd":
         has = "no first moment" if train.optimizer == "adafactor" else "betas"
         yield ("train", "momentum"), f"train.momentum belongs to sgd; {train.optimizer} has {has}"
+
+
+def offload_mistakes(job: Job) -> Iterator[Mistake]:
+    """Keys that can't be used where sections lie in main memory beside a GPU."""
+    train, kind = job.train, job.train.offload_kind
+    if kind not in ("optimizer", "parameters"):
+        return
+    sentence = f'train.offload = "{kind}" does not go with'
+    if job.model.parameters:
+        yield ("train", "offload"), f'{sentence} model.parameters, whose members compute elsewhere; allowed: "none"'
+    if job.parallel.inside != "ddp":
+        why = "whose islands keep their sections in main memory anyway"
+        yield ("train", "offload"), f'{sentence} parallel.inside = "{job.parallel.inside}", {why}; allowed: "none"'
+    if kind == "parameters" and train.recompute is not True:
+        why = "a backward pass that keeps what blocks computed with keeps their weights on the GPU"
+        yield ("train", "offload"), f"{sentence} train.recompute = false: {why}; write recompute = true"
+    if kind == "parameters" and train.compile:
+        yield ("train", "offload"), f"{sentence} train.compile yet; write compile = false"
 
 
 def inside_mistakes(job: Job) -> Iterator[Mistake]:

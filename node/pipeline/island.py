@@ -175,6 +175,12 @@ class Island:
                 "model.subspace does not run on several devices of one node yet",
                 hint="join with each device as a node of its own: --device cuda:0, --device cuda:1, ...",
             )
+        if job.train.offload_kind in ("optimizer", "parameters"):
+            raise FarflungError(
+                f'train.offload = "{job.train.offload_kind}" does not run on several devices of one node',
+                "join with each device as a node of its own (--device cuda:0, --device cuda:1, ...), or train with "
+                'offload = "moments"',
+            )
         self._definition, self.rows = None, self.ranks
         if job.parallel.inside != "ddp":
             self._definition = model_of(job, facts, fetch, allow_code)

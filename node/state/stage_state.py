@@ -23,6 +23,7 @@ from ..models.lora import base_name
 from ..models.stage import StageModel
 from ..rounds.protocol.messages import Part, RoundPlan
 from .buckets import buckets, place_in
+from .device_weights import DeviceWeights
 from .loss_scale import LossScale, first_scale
 from .optimizers.optimizers import Optimizer, kept_moments
 from .sections.cut import SECTIONS, even, sections_of_a_stage
@@ -58,12 +59,15 @@ class StageState:
         *,
         shared: bool = False,
         folder: Path | None = None,
+        computes_on: torch.device | None = None,
     ) -> None:
         """``shared``: the sections lie in memory that the processes of an island share; ``device`` is then the CPU.
-        ``folder``: where this node keeps the moments that the job offloads; None: in main memory."""
+        ``folder``: where this node keeps the moments that the job offloads; None: in main memory. ``computes_on``: the
+        device of the models, where it is another than the sections', which is then the CPU; None: the parameters are
+        views of the sections."""
         self.stages = plan.stages_of(node)
         self.models: tuple[StageModel, ...] = tuple(
-            definition.build(*plan.stages[stage], device) for stage in self.stages
+            definition.build(*plan.stages[stage], computes_on or device) for stage in self.stages
         )
         for model in self.models if job.train.compile else ():
             compile_layers(model)
@@ -88,10 +92,17 @@ class StageState:
         kept, momentum = kept_moments(job, optimizer, folder), bool(job.updates.outer_optimizer.momentum)
         for name, layout in layouts_of(definition, plan, self.stages, self._cut).items():
             room = Section.room_of(layout, kept) if shared else None
-            self.sections[name] = Section(layout, self.gradient, kept, device, momentum, room)
+            pinned = computes_on is not None and computes_on.type == "cuda"
+            self.sections[name] = Section(layout, self.gradient, kept, device, momentum, room, pinned=pinned)
+        self.computes_on, self.offload = computes_on, job.train.offload_kind
+        self._apart: DeviceWeights | None = None
+        if computes_on is not None:
+            blocks = [block for model in self.models for block in model.inner]
+            passing = blocks if job.train.offload_kind == "parameters" else ()
+            self._apart = DeviceWeights(self._parameters(), computes_on, passing)
         self.use_local()
         places = {name: values for one in self.sections.values() for name, values in one.layout.views(one.grad)}
-        self.gradients = Gradients(self._parameters(), places)
+        self.gradients = Gradients(self._parameters(), places, self._apart is not None)
 
     def taken(self, step: int) -> int:
         """Gradient mode: the number of optimiser steps up to ``step``, all of the run's but those that fp16's loss
@@ -119,7 +130,15 @@ class StageState:
         """Point the modules' parameters to ``weights``, fp32 [numel]. Only for a state with one section."""
         self._use(lambda section: weights)
 
+    def fresh(self) -> None:
+        """Call it before a step: weights that lie in main memory go to the device as they are now."""
+        if self._apart is not None:
+            self.use_local()
+
     def _use(self, weights: Callable[[Section], Tensor]) -> None:
+        if self._apart is not None:
+            self._apart.take({name: one for s in self.sections.values() for name, one in s.layout.views(weights(s))})
+            return
         parameters = self._parameters()
         for section in self.sections.values():
             for name, values in section.layout.views(weights(section)):
@@ -182,9 +201,11 @@ class StageState:
             found.setdefault(name, {})[prefix] = values
         return found
 
-    def is_on(self, device: torch.device, shared: bool) -> bool:
-        """Whether the sections lie on a device of this type, and in shared memory or not: both follow from the plan's
-        ``parallel.inside``."""
+    def is_on(self, device: torch.device, shared: bool, offload: str) -> bool:
+        """Whether the sections lie on a device of this type, in shared memory or not, and offloaded in this way: this
+        follows from the plan's ``parallel.inside`` and ``train.offload``."""
+        if offload != self.offload:
+            return False
         found = {(section.x.device.type, section.room is not None) for section in self.sections.values()}
         return found <= {(device.type, shared)}
 

@@ -64,8 +64,15 @@ class Resources:
     idle: IdleUpdates = field(default_factory=IdleUpdates)
 
     def keeps_on(self, context: NodeContext, plan: Plan) -> torch.device:
-        """The device of a node's sections: the CPU if an island's devices hold pieces of the parameters."""
-        return torch.device("cpu") if self.in_pieces(context, plan) else context.device
+        """The device of a node's sections: the CPU if an island's devices hold pieces of the parameters, or if the
+        optimiser's step is made in main memory."""
+        apart = self.in_pieces(context, plan) or self.computes_on(context) is not None
+        return torch.device("cpu") if apart else context.device
+
+    def computes_on(self, context: NodeContext) -> torch.device | None:
+        """The device of a node's models if its sections lie in main memory beside it; None: they lie together."""
+        apart = context.job.train.offload_kind in ("optimizer", "parameters") and context.device.type != "cpu"
+        return context.device if apart else None
 
     def in_pieces(self, context: NodeContext, plan: Plan) -> bool:
         """Whether an island's devices hold pieces of the parameters, and its ranks the sections."""

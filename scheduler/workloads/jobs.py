@@ -17,7 +17,7 @@ from .codecs import BLOCK, SUMMED, bits_of
 from .decoders import Shape, adapter_layers, decoder_layers, pair_layers, shape_of, shares_of
 from .inside import kinds_of
 from .ladder import intervals, link_choices, wire_codec, workload_fields
-from .offload import NONE, offload_of
+from .offload import APART, PARAMETERS, offload_of, on_device
 from .round_copies import USUAL, error_copies, message_copies, pattern_of
 from .workload import EVERY, Layer, Size, Workload
 
@@ -114,7 +114,7 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
     pipelines = _wish(parallel, "pipelines")
     if _table(job, "model").get("parameters") and pipelines is None:
         pipelines = batch // microbatch  # own training loops: costs unknown, so as many as possible
-    moments = 0.0 if offload_of(train) != NONE else moment_bytes(train, _table(job, "model").get("lora"))
+    kind, moments = offload_of(train), moment_bytes(train, _table(job, "model").get("lora"))
     sent = microbatch * max((layer.activation for layer in layers[:-1]), default=1)
     forward, backward = str(activations.get("forward", "none")), str(activations.get("backward", "none"))
     schedule, block = str(parallel.get("schedule", "1f1b")), _whole(updates, "block", BLOCK)
@@ -144,8 +144,9 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
         pattern=pattern,
         **bits(microbatch),
         sizes=tuple(Size(size, worth(size, usual, tokens), **bits(size)) for size in sizes),
-        optimizer_bytes=WEIGHT_BYTES + moments + reference_bytes(updates),
-        round_bytes=error_bytes(updates, fields["overlap"], pipelines),
+        optimizer_bytes=on_device(kind, WEIGHT_BYTES, moments, reference_bytes(updates)),
+        block_bytes=0.0 if kind == PARAMETERS else None,
+        round_bytes=0.0 if kind in APART else error_bytes(updates, fields["overlap"], pipelines),
         recompute=train.get("recompute", False) is True,
         auto_recompute=train.get("recompute") == AUTO,
         critical_batch=None if train.get("critical_batch") is None else _whole(train, "critical_batch", 1),

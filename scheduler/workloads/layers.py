@@ -33,19 +33,37 @@ def stage_memory(workload: Workload, first: int, last: int, held: int) -> float:
     elements are freed before the layer's backward pass; and twice the boundary activation, for sending and receiving.
     """
     layers, micro = workload.layers[first : last + 1], workload.microbatch
-    each = workload.optimizer_bytes + workload.round_bytes
-    weights = trained(workload, first, last) * each + 4.0 * sum(layer.frozen for layer in layers)
+    weights = state_memory(workload, first, last) + 4.0 * sum(layer.frozen for layer in layers)
     insides = [(layer.stored or 8 * layer.activation) * micro + layer.copies for layer in layers]
     inputs = [before.activation * micro for before in workload.layers[max(first - 1, 0) : last]]
     inputs.append(0 if first else layers[0].entry * micro)
     after = layers[-1].after * micro + layers[-1].after_copies
     kept = held * (sum(inputs if workload.recompute else insides) + after)
-    busy = (max(insides) if workload.recompute else 0) + max(layer.working for layer in layers) * micro
+    busy: float = (max(insides) if workload.recompute else 0) + max(layer.working for layer in layers) * micro
+    if workload.block_bytes is not None:
+        busy = max(busy, *(_with_weights(workload.layers, at, micro) for at in range(first, last + 1)))
     decoding = max(decoding_memory(layer, micro, workload.recompute) for layer in layers)
     working = max(max(busy, decoding) - after, layers[-1].after_working * micro)
     boundary = workload.layers[first - 1].activation * micro if first else 0
     sends = 2 * max(boundary, layers[-1].activation * micro)
     return weights + (kept + working + sends) * workload.activation_bytes
+
+
+def state_memory(workload: Workload, first: int, last: int) -> float:
+    """Bytes that the trained parameters of layers first..last take, with what lies beside them."""
+    each = workload.optimizer_bytes + workload.round_bytes
+    if workload.block_bytes is None:
+        return trained(workload, first, last) * each
+    count = len(workload.layers)
+    blocks = sum(workload.layers[at].parameters for at in range(first, last + 1) if 0 < at < count - 1)
+    return (trained(workload, first, last) - blocks) * each + blocks * workload.block_bytes
+
+
+def _with_weights(layers: Sequence[Layer], at: int, micro: int) -> float:
+    """Elements while layer ``at`` is computed again, if it is a block whose weights are on the device only then."""
+    layer = layers[at]
+    inside = (layer.stored or 8 * layer.activation) * micro + layer.copies
+    return layer.parameters + inside + layer.working * micro if 0 < at < len(layers) - 1 else 0.0
 
 
 def decoding_memory(layer: Layer, micro: int, recompute: bool) -> float:
@@ -121,7 +139,8 @@ def _fits(workload: Workload, memory: Sequence[float], held: Sequence[int]) -> C
     if all(math.isinf(value) for value in memory):
         return lambda stage, first, last: True
     moved = workload.optimizer_bytes + workload.round_bytes
-    parts = _parts(workload.layers, workload.microbatch, workload.recompute, moved)
+    of_blocks = workload.block_bytes
+    parts = _parts(workload.layers, workload.microbatch, workload.recompute, (moved, of_blocks))
     each = workload.activation_bytes
 
     def fits(stage: int, first: int, last: int) -> bool:
@@ -133,25 +152,27 @@ def _fits(workload: Workload, memory: Sequence[float], held: Sequence[int]) -> C
 
 @lru_cache(maxsize=64)
 def _parts(
-    layers: tuple[Layer, ...], micro: int, recompute: bool, optimizer_bytes: float
+    layers: tuple[Layer, ...], micro: int, recompute: bool, moved: tuple[float, float | None]
 ) -> dict[tuple[int, int], tuple[float, float, float]]:
     """(first, last) -> (bytes of weights, elements kept for each microbatch in flight, other elements)."""
     found: dict[tuple[int, int], tuple[float, float, float]] = {}
     for first in range(len(layers)):
-        weights = kept = most = working = decoding = 0.0
+        weights = kept = most = working = decoding = passing = 0.0
         boundary = layers[first - 1].activation * micro if first else 0
         inputs = 0 if first else layers[0].entry * micro
         for last in range(first, len(layers)):
             layer = layers[last]
-            weights += layer.parameters * optimizer_bytes + 4.0 * layer.frozen
+            block = moved[1] if 0 < last < len(layers) - 1 else None
+            weights += layer.parameters * (moved[0] if block is None else block) + 4.0 * layer.frozen
             inside = (layer.stored or 8 * layer.activation) * micro + layer.copies
+            passing = max(passing, 0.0 if moved[1] is None else _with_weights(layers, last, micro))
             inputs += layers[last - 1].activation * micro if last else 0
             kept, most = kept + inside, max(most, inside)
             working = max(working, layer.working * micro)
             decoding = max(decoding, decoding_memory(layer, micro, recompute))
             sends = 2 * max(boundary, layer.activation * micro)
             after = layer.after * micro + layer.after_copies
-            busy = max(working + (most if recompute else 0.0), decoding)
+            busy = max(working + (most if recompute else 0.0), decoding, passing)
             busy = max(busy - after, layer.after_working * micro)
             found[first, last] = weights, (inputs if recompute else kept) + after, busy + sends
     return found

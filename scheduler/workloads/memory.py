@@ -8,12 +8,12 @@ workload.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .jobs import moment_bytes, reference_bytes
-from .layers import beside, stage_memory, trained
-from .offload import NONE, offload_of
+from .layers import beside, stage_memory, state_memory, trained
+from .offload import APART, NONE, offload_of
 from .round_copies import error_copies, message_copies, pattern_of
 from .workload import Workload
 
@@ -22,10 +22,12 @@ from .workload import Workload
 class Need:
     """Bytes of one stage on each node that holds it.
 
-    frozen: weights that do not train. moments: the optimiser's, in main memory if `offloaded`. reference: the group's
-    weights g and the outer optimiser's momentum. errors: residuals of the node's own encodings and server errors of the
-    sums that it publishes. activations: what the backward pass keeps of the microbatches in flight, and a layer's
-    working memory. messages: an estimate of a round's largest total of messages, always in main memory.
+    frozen: weights that do not train. moments: the optimiser's, in main memory where the job offloads. reference:
+    the group's weights g and the outer optimiser's momentum. errors: residuals of the node's own encodings and
+    server errors of the sums that it publishes. activations: what the backward pass keeps of the microbatches in
+    flight, and a layer's working memory. messages: an estimate of a round's largest total of messages, always in
+    main memory. copies: the weights on the device where those that the optimiser moves lie in main memory, with all
+    but the activations; None: they lie together.
     """
 
     weights: float
@@ -36,22 +38,27 @@ class Need:
     errors: float
     activations: float
     messages: float
-    offloaded: bool = False
+    offload: str = NONE
+    copies: float | None = None
 
     @property
     def device(self) -> float:
         """Bytes on the device."""
+        if self.copies is not None:
+            return self.copies + self.frozen + self.activations
         own = self.weights + self.frozen + self.gradient + self.reference + self.errors + self.activations
-        return own + (0.0 if self.offloaded else self.moments)
+        return own + (self.moments if self.offload == NONE else 0.0)
 
     @property
     def host(self) -> float:
         """Bytes in main memory beside the device's; on a CPU both are one memory."""
-        return self.messages + (self.moments if self.offloaded else 0.0)
+        if self.copies is not None:
+            return self.messages + self.weights + self.gradient + self.moments + self.reference + self.errors
+        return self.messages + (0.0 if self.offload == NONE else self.moments)
 
     def record(self) -> dict[str, int]:
         """Field name -> whole bytes, with the sums as "device" and "host"."""
-        parts = {name: value for name, value in asdict(self).items() if name != "offloaded"}
+        parts = {name: value or 0.0 for name, value in asdict(self).items() if name != "offload"}
         return {name: round(value) for name, value in {**parts, "device": self.device, "host": self.host}.items()}
 
 
@@ -67,7 +74,7 @@ def need_of(
     frozen = 4.0 * sum(layer.frozen for layer in here)
     whole = stage_memory(beside(workload, 1), first, last, held)
     codec = codec or str(updates.get("codec", "none"))
-    pattern = pattern_of(updates, members)
+    pattern, kind = pattern_of(updates, members), offload_of(train)
     return Need(
         weights=4.0 * count,
         frozen=frozen,
@@ -75,7 +82,8 @@ def need_of(
         moments=moment_bytes(train, (job.get("model") or {}).get("lora")) * count,
         reference=reference_bytes(updates) * count,
         errors=4.0 * count * error_copies(updates, codec, pattern, members, workload.overlap),
-        activations=whole - workload.optimizer_bytes * count - frozen,
+        activations=whole - state_memory(replace(workload, round_bytes=0.0), first, last) - frozen,
         messages=4.0 * count * message_copies(updates, codec, pattern, members),
-        offloaded=offload_of(train) != NONE,
+        offload=kind,
+        copies=state_memory(workload, first, last) if kind in APART else None,
     )

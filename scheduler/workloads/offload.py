@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-NONE, MOMENTS = "none", "moments"
+NONE, MOMENTS, OPTIMIZER, PARAMETERS = "none", "moments", "optimizer", "parameters"
+APART = (OPTIMIZER, PARAMETERS)
+"""The kinds with which the weights that the optimiser moves, and all that rounds keep, lie in main memory; the device
+has copies to compute with, and a gradient only until it is copied."""
+COPY = 4.0
+"""Bytes of a weight that the device computes with."""
 
 
 def offload_of(train: Mapping[str, Any]) -> str:
     """The kind of a job's table [train] as a word."""
     found = train.get("offload", False)
-    return {True: MOMENTS, False: NONE}.get(found, str(found))
+    return found if isinstance(found, str) else MOMENTS if found else NONE
+
+
+def on_device(kind: str, weights: float, moments: float, reference: float) -> float:
+    """Bytes that a parameter takes on the device. ``weights``: of the weight and its gradient."""
+    if kind in APART:
+        return COPY
+    return weights + reference + (moments if kind == NONE else 0.0)

@@ -101,20 +101,22 @@ class Workload:
     activation_bits, gradient_bits: bits for each element that crosses a stage boundary, forward and backward. every:
     steps between the beginnings of two rounds, overlap: steps that one may be in flight.
     optimizer_bytes: bytes a parameter takes on a device (weights, gradient, moments, reference).
-    movable_bytes: the part of them that train.offload would move to main memory; 0 where the job does so already, or
-    where it would save nothing. round_bytes: further bytes a parameter takes for rounds (residuals, server errors),
-    where a stage has several holders. codec_seconds: device seconds for each element that the activation codec takes at
-    one end, forward and backward. codecs: the codecs that a link may be given; empty where the job's own codec is used
-    on every link. efficiency: the part of a device's tflops that training reaches (1 where tflops is a measured
-    training rate). update_ladder: (codec, bits for each parameter), the least lossy first, among which the plan chooses
-    for updates; empty where the job names both a codec and an overlap. auto_overlap: the plan chooses the overlap too.
-    reached: the part of their tflops that devices reached in steps so far; used only for the choice of codec and
-    overlap. intervals, schedules, auto_recompute, sizes: what the job leaves to the plan (planning/choose_settings.py):
-    the numbers of steps between rounds, rarer ones last; the schedules, the plainest first; whether forwards are
-    computed again; the microbatches, smaller ones first. critical_batch: samples, from the job, or None; see
-    ``counts``. chosen: (key of the job, the value chosen for it). insides: the ways in which devices of one node may
-    share a stage, the cheapest first; empty: nodes are single devices, or their memory is that of all. auto_inside: the
-    plan chooses among them. shares: devices may share the blocks' matrices if their number divides this; 0: they can't.
+    movable_bytes: the part of them that train.offload would move to main memory; 0 where the job does so already,
+    or where it would save nothing. block_bytes: bytes a parameter of a block takes on the device if its weights are
+    there only while it computes; None: as many as elsewhere. round_bytes: further bytes a parameter takes for
+    rounds (residuals, server errors), where a stage has several holders. codec_seconds: device seconds for each
+    element that the activation codec takes at one end, forward and backward. codecs: the codecs that a link may be
+    given; empty where the job's own codec is used on every link. efficiency: the part of a device's tflops that
+    training reaches (1 where tflops is a measured training rate). update_ladder: (codec, bits for each parameter),
+    the least lossy first, among which the plan chooses for updates; empty where the job names both a codec and an
+    overlap. auto_overlap: the plan chooses the overlap too. reached: the part of their tflops that devices reached
+    in steps so far; used only for the choice of codec and overlap. intervals, schedules, auto_recompute, sizes:
+    what the job leaves to the plan (planning/choose_settings.py): the numbers of steps between rounds, rarer ones
+    last; the schedules, the plainest first; whether forwards are computed again; the microbatches, smaller ones
+    first. critical_batch: samples, from the job, or None; see ``counts``. chosen: (key of the job, the value chosen
+    for it). insides: the ways in which devices of one node may share a stage, the cheapest first; empty: nodes are
+    single devices, or their memory is that of all. auto_inside: the plan chooses among them. shares: devices may
+    share the blocks' matrices if their number divides this; 0: they can't.
     """
 
     layers: tuple[Layer, ...]
@@ -133,6 +135,7 @@ class Workload:
     gradient_bits: float = 16.0
     optimizer_bytes: float = 16.0
     movable_bytes: float = 0.0
+    block_bytes: float | None = None
     round_bytes: float = 0.0
     activation_bytes: float = 4.0
     recompute: bool = False

@@ -23,18 +23,22 @@ def peak_of(run) -> int:
 
 def peak_of_a_step(job, definition, stages, place, held, vocabulary) -> int:
     """The most bytes that stage ``place`` of one pipeline takes: its state, and a step with ``held`` microbatches in
-    flight."""
+    flight. Where the job offloads, the CPU is both, the device and main memory."""
+    apart = job.train.offload_kind in ("optimizer", "parameters")
     row = tuple(f"n{number}" for number in range(len(stages)))
     plan = Plan(pipelines=(row,), stages=stages, microbatches=(2,))
     cpu, (samples, context) = torch.device("cpu"), (job.train.microbatch, job.model.context)
 
     def step():
-        state = StageState(definition, job, plan, row[place], make_optimizer(job), cpu)
+        state = StageState(
+            definition, job, plan, row[place], make_optimizer(job), cpu, computes_on=cpu if apart else None
+        )
         (model,) = state.models
         for section in state.sections.values():
             section.x.normal_(std=0.02)
         for _, values in state.frozen():
             values.data.zero_()
+        state.fresh()
         state.gradients.begin()
         with autocast(job.train.precision, cpu):
             passes = [passed(model.train()) for _ in range(held)]

@@ -17,15 +17,17 @@ class Gradients:
     over memory as large as the model.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], places: Mapping[str, Tensor]) -> None:
-        """``places``: views of the sections' gradient vectors, in the parameters' shapes."""
-        self._parameters, self._places = dict(parameters), dict(places)
+    def __init__(self, parameters: Mapping[str, Tensor], places: Mapping[str, Tensor], apart: bool = False) -> None:
+        """``places``: views of the sections' gradient vectors, in the parameters' shapes. ``apart``: they lie in main
+        memory and the parameters on a device, which then has a gradient only until it is copied."""
+        self._parameters, self._places, self._apart = dict(parameters), dict(places), apart
         self._arrivals = _Arrivals()
         self._awaited = self._arrivals.awaited
         for name, parameter in parameters.items():
             watch: Callable[[Callable[[Tensor], None]], Any] = parameter.register_post_accumulate_grad_hook
-            watch(partial(_came, places[name], self._arrivals, name))
-            parameter.grad = places[name]
+            watch(partial(_goes if apart else _came, places[name], self._arrivals, name))
+            if not apart:
+                parameter.grad = places[name]
 
     @contextmanager
     def told(self, tell: Callable[[str], None]) -> Iterator[None]:
@@ -51,7 +53,9 @@ class Gradients:
     def end(self) -> None:
         """All backward passes are done: set the gradients that did not come to 0."""
         for name in self._awaited:
-            self._parameters[name].grad = self._places[name].zero_()
+            self._places[name].zero_()
+            if not self._apart:
+                self._parameters[name].grad = self._places[name]
         self._awaited.clear()
 
 
@@ -70,5 +74,18 @@ def _came(place: Tensor, arrivals: _Arrivals, name: str, parameter: Tensor) -> N
         assert parameter.grad is not None
         parameter.grad = place.copy_(parameter.grad)
         arrivals.awaited.discard(name)
+    if arrivals.tell is not None:
+        arrivals.tell(name)
+
+
+def _goes(place: Tensor, arrivals: _Arrivals, name: str, parameter: Tensor) -> None:
+    """Hook, as `_came`: the gradient goes to its place in main memory."""
+    assert parameter.grad is not None
+    if name in arrivals.awaited:
+        place.copy_(parameter.grad)
+        arrivals.awaited.discard(name)
+    else:
+        place.add_(parameter.grad.to(place.device))
+    parameter.grad = None
     if arrivals.tell is not None:
         arrivals.tell(name)

@@ -108,13 +108,16 @@ class Section:
         device: torch.device,
         outer: bool = False,
         room: Room | None = None,
+        *,
+        pinned: bool = False,
     ) -> None:
-        """``room``: memory that processes share, on the CPU; all vectors lie in it. None: they are this process's."""
+        """``room``: memory that processes share, on the CPU; all vectors lie in it. None: they are this process's.
+        ``pinned``: weights and gradient lie in pinned memory, on the CPU."""
         self.layout, self.room, self.of_moments = layout, room, layout.of_moments(kept)
         length = self.of_moments.numel
 
         def make() -> Tensor:
-            return zeros(layout.numel, device) if room is None else room.zeros(layout.numel)
+            return zeros(layout.numel, device, pinned=pinned) if room is None else room.zeros(layout.numel)
 
         self.g = make()
         self.x = self.g if shared else make()

@@ -17,8 +17,11 @@ HUGE = 1 << 21
 """Bytes of a huge page."""
 
 
-def zeros(count: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A vector [count] of zeros."""
+def zeros(count: int, device: torch.device, dtype: torch.dtype = torch.float32, *, pinned: bool = False) -> Tensor:
+    """A vector [count] of zeros. ``pinned``: in main memory, from where a GPU copies it while the host does something
+    else."""
+    if pinned:
+        return torch.zeros(count, dtype=dtype, pin_memory=True)
     made = torch.empty(count, dtype=dtype, device=device)
     if device.type == "cpu" and made.nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
         start = -(-made.data_ptr() // HUGE) * HUGE

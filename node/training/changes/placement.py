@@ -49,7 +49,8 @@ class Placement:
         begun = [loading.state] if loading is not None else []  # an interrupted load of the same checkpoint
         resources = self._holdings.resources
         keeps_on, shared = resources.keeps_on(context, plan), resources.in_pieces(context, plan)
-        held_there, begun_there = ([one for one in states if one.is_on(keeps_on, shared)] for states in (held, begun))
+        where = (keeps_on, shared, context.job.train.offload_kind)
+        held_there, begun_there = ([one for one in states if one.is_on(*where)] for states in (held, begun))
         new = next((one for one in held_there if one.same_place(context.definition, plan, context.name)), None)
         if new is not None:
             return new
@@ -87,6 +88,7 @@ class Placement:
             resources.keeps_on(context, plan),
             shared=shared,
             folder=folder,
+            computes_on=resources.computes_on(context),
         )
         self.base.load(context, new, held, view)
         return new
@@ -174,8 +176,9 @@ class Placement:
 
 
 def must_fit(context: NodeContext, limit: int, moments: float, plan: Plan, place: str) -> None:
-    """Broken if the owner allows less memory (``limit``, bytes; 0: no limit) than a place's weights, gradients and
-    moments need. ``moments``: the number of vectors as long as the weights that the optimiser keeps."""
+    """Broken if the owner allows less of the device's memory (``limit``, bytes; 0: no limit) than a place's weights,
+    gradients and moments need there. ``moments``: the number of vectors as long as the weights that the optimiser
+    keeps."""
     if not limit:
         return
     job = context.job
@@ -183,7 +186,11 @@ def must_fit(context: NodeContext, limit: int, moments: float, plan: Plan, place
     held = [layer for first, last in ranges for layer in context.facts.profile.layers[first : last + 1]]
     outer = bool(job.updates.outer_optimizer.momentum)
     moment = 0.5 if job.train.moments == "bf16" else 1.0
+    beside, kind = context.device.type != "cpu", job.train.offload_kind
+    moments = 0.0 if beside and kind != "none" else moments
     copies = 2 + (job.updates.mode == "delta") + outer + moment * moments
+    if beside and kind in ("optimizer", "parameters"):
+        copies = 1.0
     needed = sum(layer.parameters * copies + layer.frozen for layer in held) * 4
     if needed > limit:
         raise Broken(

@@ -163,6 +163,9 @@ class ViewTraining:
         if island is not None:
             with clock.computing("share"):
                 island.share(sections)
+        if self.state.computes_on is not None:
+            with clock.computing("weights to the device"):
+                self.state.fresh()
         whole = self.resources.ranks is None
         if whole:
             self.state.gradients.begin()
