@@ -4,6 +4,7 @@
 #
 #   sh benchmarks/gpu.sh [FOLDER]          on the first card; results in FOLDER/gpu.json, written as they come (default .)
 #   sh benchmarks/gpu.sh --tiny [FOLDER]   the same steps with tiny sizes on the CPU, kernels under Triton's interpreter
+# --only STEP ... runs some steps (tests islands rows kernels codecs run); the results of the others stay in the file.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 tree=$(mktemp -d)

@@ -264,6 +264,17 @@ def used(device: str) -> int:
     return total - free
 
 
+def parts_of(folder: Path) -> dict[str, dict[str, float]]:
+    """node -> the shares of its steps' time in each part: computing, codecs, the wire, waiting; empty if unknown."""
+    words = [sys.executable, "-m", "farflung", "status", "@link", "--json"]
+    asked = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=30)
+    lines = asked.stdout.strip().splitlines()
+    if asked.returncode or not lines:
+        print(f"no status: {asked.stderr[-300:]}", flush=True)
+        return {}
+    return {one["node"]: one.get("parts") or {} for one in json.loads(lines[-1]).get("nodes") or ()}
+
+
 def farflung(folder: Path, size: Size, save: Callable[[str, dict[str, Any]], None]) -> None:
     """The run of two nodes, then of one."""
     before = used(size.device)
@@ -287,6 +298,7 @@ def farflung(folder: Path, size: Size, save: Callable[[str, dict[str, Any]], Non
                 "loss": float(np.mean([step["loss"] for step in steps[-20:]])),
                 "peak_bytes_of_both": peak,
                 "of_the_bytes_of_fp16": sent / dense if dense else None,
+                "parts": parts_of(folder),
             },
         )
         last, moment = run.of("step")[-1]["step"], time.time()
