@@ -29,6 +29,8 @@ from farflung.compress.cpu import dispatch as fast
 
 SECONDS, BYTES = 1.0, 64 << 20
 SIZES = (1, 200, 5000)
+LONG = 1 << 18
+"""Elements, for which the compiled loops are taken: a mutation may claim so many."""
 
 
 class Largest(TorchDispatchMode):
@@ -92,8 +94,9 @@ def tried(name: str, mutations: int, seed: int) -> Found:
     blobs.append(codec.encode(x[:200].view(10, 20), seed=3, step=1 << 31))
     fast.available()
     with Largest():
-        for blob in blobs:
-            compress.decode(blob)  # what is imported and kept at the first use is not a mutation's
+        long = torch.linspace(-1, 2, LONG).sin()
+        for blob in [*blobs, codec.encode(long), codec.encode(torch.ones(LONG))]:
+            compress.decode(blob)  # what is imported, compiled and kept at the first use is not a mutation's
     while found.mutations < mutations and not found.failure:
         blob = mutated(chance.choice(blobs), chance.choice(blobs), chance)
         found.mutations += 1

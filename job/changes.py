@@ -117,5 +117,5 @@ def _value(text: str) -> Any:
     """A value parsed as TOML; text that is no TOML value becomes a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # TOMLDecodeError is one, and so is that of a number of thousands of digits
         return text

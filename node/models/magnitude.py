@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...proto.errors import FarflungError
 from .quantised import unpack
 
 VECTORS = "lora_magnitude_vector"
@@ -90,7 +91,11 @@ def add_magnitudes(model: nn.Module, transposed: bool) -> None:
 
 def first_magnitudes(models: Iterable[nn.Module]) -> dict[str, Tensor]:
     """The magnitudes with which a run begins, by the parameters' names: the lengths of the frozen rows. They are sums
-    of integers on the CPU, so that all members of a group begin with the same bits."""
+    of integers on the CPU, so that all members of a group begin with the same bits.
+
+    Raises:
+        FarflungError: a frozen matrix has a value that is not finite.
+    """
     found = {}
     for model in models:
         for path, module in model.named_modules():
@@ -98,22 +103,32 @@ def first_magnitudes(models: Iterable[nn.Module]) -> dict[str, Tensor]:
             if vectors is not None and "default" in vectors:
                 layer: Any = module
                 matrix = rows_of(layer.base_layer, vectors["default"].transposed)
-                found[f"{path}.{VECTORS}.default.weight"] = exact_lengths(matrix.detach().cpu().float())
+                lengths = exact_lengths(matrix.detach().cpu().float())
+                if not bool(torch.isfinite(lengths).all()):
+                    raise FarflungError(
+                        f"the frozen weights of {path} have values that are not finite",
+                        "model.lora.dora begins with the lengths of their rows: take a sound model folder",
+                    )
+                found[f"{path}.{VECTORS}.default.weight"] = lengths
     return found
 
 
 def exact_lengths(matrix: Tensor) -> Tensor:
-    """The Euclidean length of each row of fp32 [rows, columns] on the CPU: the same bits on every processor."""
+    """The Euclidean length of each row of fp32 [rows, columns] on the CPU: the same bits on every processor. Infinite
+    where a value is not finite."""
     scale = 2.0 ** (62 - matrix.shape[1].bit_length())
     count = max(1, _AT_ONCE // matrix.shape[1])
     found = []
     for start in range(0, len(matrix), count):
         rows = matrix[start : start + count].double()
+        whole = torch.isfinite(rows).all(1)
+        rows[~whole] = 0.0
         _, exponents = torch.frexp(rows.abs().amax(1, keepdim=True))
         small = torch.ldexp(rows, -exponents)  # exact, and below 1
         sums = (small.square() * scale).round().to(torch.int64).sum(1).tolist()
         lengths = [math.sqrt(total / scale) for total in sums]
-        found.append(torch.ldexp(torch.tensor(lengths, dtype=torch.float64), exponents[:, 0]).float())
+        exact = torch.ldexp(torch.tensor(lengths, dtype=torch.float64), exponents[:, 0]).float()
+        found.append(torch.where(whole, exact, torch.inf))
     return torch.cat(found)
 
 

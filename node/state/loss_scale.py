@@ -43,6 +43,14 @@ class LossScale:
             return LossScale(min(MOST, self.scale * 2), 0, self.dropped)
         return LossScale(self.scale, self.good + 1, self.dropped)
 
+    def possible(self, steps: int, patience: int) -> LossScale:
+        """The nearest state that a run can have after so many steps, of what another node says its state is."""
+        dropped = min(self.dropped, steps)
+        good = steps - dropped
+        most = min(MOST, FIRST * 2.0 ** min(100, good // min(QUICK, patience)))
+        least = max(LEAST, FIRST * 2.0 ** -min(100, dropped))
+        return LossScale(min(max(self.scale, least), most), min(self.good, good), dropped)
+
     @property
     def is_least(self) -> bool:
         """Whether the scale cannot become smaller."""

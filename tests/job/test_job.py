@@ -173,6 +173,7 @@ MISTAKES = [
     ),
     ([("clip = 1.0", "dropout = 0.1")], "unknown key train.dropout; it belongs into [model]"),
     ([("seed = 1", "seed = one")], "is not TOML"),
+    ([("seed = 1", f"seed = {'9' * 5000}")], "has a whole number of thousands of digits"),
     ([MASKED], "updates.dense_rounds = 20 does not go with updates.secure"),
     ([MASKED, ("dense_rounds = 20", "robust = 'clip'")], "which updates.secure hides"),
     (

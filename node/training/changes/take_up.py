@@ -61,7 +61,7 @@ class StateLoader:
                 self._from_checkpoint(context, new, view, names)
             elif view.checkpoint == 0 and self._own_loop and first != context.name:
                 # Models that members bring have different initial weights: all nodes take those of the first node.
-                self._fetch(context, new, names, lambda name: [first])
+                self._fetch(context, new, names, lambda name: [first], step=view.step)
             elif (
                 view.checkpoint == 0
                 and context.job.model.pretrained is not None
@@ -164,7 +164,7 @@ class StateLoader:
                     leave(values, here[name][prefix])
             else:
                 missing.append(name)
-        self._fetch(context, new, missing, _holders(context, view))
+        self._fetch(context, new, missing, _holders(context, view), step=view.step)
 
     def _carry(self, context: NodeContext, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:
         """Keep the local part (x - g, error feedback, moments) of every parameter that this node held in another place.
@@ -184,7 +184,7 @@ class StateLoader:
         new.optimizer_steps = steps
         if lacking and steps:
             holders = _holders(context, view)
-            self._fetch(context, new, lacking, lambda name: holders(name)[:1], moments_only=True)
+            self._fetch(context, new, lacking, lambda name: holders(name)[:1], step=view.step, moments_only=True)
 
     def _fetch(
         self,
@@ -192,13 +192,16 @@ class StateLoader:
         new: StageState,
         names: Sequence[str],
         holders: Holders,
+        *,
+        step: int,
         moments_only: bool = False,
     ) -> None:
-        """Fill these parameters of ``new`` from peers. FarflungError: none of the holders answers."""
+        """Fill these parameters of ``new``, as they are after ``step``, from peers. FarflungError: none of the holders
+        answers."""
         fetch = fetch_of(context, self._traffic, new, names, holders, moments_only=moments_only)
         self._traffic.finish(fetch)
         if new.loss_scale is not None and fetch.loss_scale is not None and not moments_only:
-            new.loss_scale = fetch.loss_scale
+            new.loss_scale = fetch.loss_scale.possible(step, context.job.train.loss_scale_steps)
 
 
 def _from_seed(context: NodeContext, new: StageState) -> None:

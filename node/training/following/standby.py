@@ -160,7 +160,9 @@ class Follower:
                 self.fetch.finish()
                 self._snapshot = self.fetch.size, self.fetch.fetched
                 if self.state.loss_scale is not None and self.fetch.loss_scale is not None:
-                    self.state.loss_scale = self.fetch.loss_scale
+                    begun = self._segments[0]
+                    patience = begun.context.job.train.loss_scale_steps
+                    self.state.loss_scale = self.fetch.loss_scale.possible(begun.position.step, patience)
                 self.fetch = None
                 self._start_chain()
         self._ask(lost)

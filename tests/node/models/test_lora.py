@@ -1,5 +1,6 @@
 """Adapters alone train and travel: any cluster shape gives the losses of a plain loop with peft."""
 
+import math
 import sys
 import zlib
 
@@ -19,7 +20,7 @@ from farflung.job.files import load_job
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
 from farflung.node.models.lora import base_digests, load_frozen
-from farflung.node.models.magnitude import Magnitude, exact_lengths, merged_rows
+from farflung.node.models.magnitude import Magnitude, exact_lengths, first_magnitudes, merged_rows
 from farflung.node.models.profiling.cost import profile
 from farflung.node.state.transfers import serving as base
 from farflung.proto import control_pb2, data_pb2
@@ -346,6 +347,17 @@ def test_the_length_of_a_row_is_exact(rows, columns, size, seed):
     wanted = torch.linalg.vector_norm(matrix.double(), dim=1).float()
     torch.testing.assert_close(exact_lengths(matrix), wanted, rtol=1.3e-7, atol=0)
     assert torch.equal(exact_lengths(matrix.flip(1)), exact_lengths(matrix)), "in any order"
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_frozen_matrix_that_is_not_finite_is_refused_with_its_name(value):
+    made = nn.Linear(3, 2, bias=False)
+    made.weight.data = torch.tensor([[3.0, 4.0, 0.0], [1.0, 2.0, value]])
+    assert exact_lengths(made.weight.data).tolist() == [5.0, math.inf]
+    layer = nn.Module()
+    layer.base_layer, layer.lora_magnitude_vector = made, nn.ModuleDict({"default": Magnitude(2, False)})
+    with pytest.raises(FarflungError, match="the frozen weights of up have values that are not finite"):
+        first_magnitudes([nn.ModuleDict({"up": layer})])
 
 
 def test_a_row_of_zeros_has_a_magnitude_of_zero_and_spoils_nothing():

@@ -77,3 +77,18 @@ def test_a_scale_at_its_least_is_back_in_a_few_thousand_steps():
     assert state.scale == FIRST and state.good == 5999 - doubled[-1], "from there on as torch's"
     fallen = state.after(False, 2000).after(True, 2000)
     assert (fallen.scale, fallen.good, fallen.dropped) == (FIRST / 2, 1, 1)
+
+
+@given(finite=st.lists(st.booleans(), max_size=400), patience=st.sampled_from([1, 3, 64, 100, 2000]))
+def test_what_a_run_can_have_is_believed(finite, patience):
+    state = LossScale(FIRST)
+    for one in finite:
+        state = state.after(one, patience)
+    assert state.possible(len(finite), patience) == state
+
+
+def test_what_no_run_can_have_is_not():
+    """A holder that is alone is believed by a joiner."""
+    assert LossScale(LEAST, 9, 3).possible(100, 2000) == LossScale(FIRST / 8, 9, 3)
+    assert LossScale(MOST, 2**32 - 1, 2**32 - 1).possible(100, 2000) == LossScale(FIRST, 0, 100)
+    assert LossScale(MOST, 5, 0).possible(130, 2000) == LossScale(FIRST * 4, 5, 0)
