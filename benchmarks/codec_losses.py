@@ -1,22 +1,35 @@
 """Writes scheduler/workloads/losses.json, the costs in loss that advice and plans tell, from results of runs.
 
     python -m benchmarks.codec_losses                    of `benchmarks.quality updates` (docs/quality.md)
-    python -m benchmarks.codec_losses --size 1m          of `benchmarks.equal_loss run --size 1m`, where it has run
+    python -m benchmarks.codec_losses --size 1m          of `benchmarks.equal_loss run --size 1m`, where it has run, and
+                                                         of quality where it has not
+    python -m benchmarks.codec_losses --size byte --run  before, runs the settings of advice that have not run
 
 Each setting is compared with one optimiser on the whole batch, seed by seed; where two settings have the same mode,
-interval and codec (other overlap, or other dense rounds) the first of the bench counts.
+interval and codec (other overlap, or other dense rounds) the first of the bench counts. Settings with an outer momentum
+are not in the table: advice names none.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
+import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from .equal_loss import T_95
+import torch
+
+from farflung.cli.advice import RARE
+from farflung.scheduler.workloads.ladder import ladder
+
+from .equal_loss import SEEDS, SIZES, T_95, Bench, best_rate, rows
+from .equal_loss_methods import BASELINE, METHODS, Method
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE.parent / "scheduler" / "workloads" / "losses.json"
@@ -54,24 +67,58 @@ def of_quality() -> Iterator[dict[str, Any]]:
 
 
 def of_equal_loss(size: str) -> Iterator[dict[str, Any]]:
-    from .equal_loss import SEEDS, rows
-    from .equal_loss_methods import BASELINE, METHODS
-
-    own = [one for one in rows() if one["size"] == size and one["seed"] in SEEDS]
+    own = [one for one in rows() if (one["size"], one["steps"]) == (size, SIZES[size].steps) and one["seed"] in SEEDS]
     base = {one["seed"]: one["loss"] for one in own if one["method"] == BASELINE}
-    for name, method in METHODS.items():
-        runs = [one for one in own if one["method"] == name]
-        if runs and base and not method.train and method.remedy is None and name != BASELINE:
+    for name, method in {**ladders(), **METHODS}.items():
+        rate = RATES.get(name) or best_rate(size, name, SIZES[size].steps)
+        runs = [one for one in own if (one["method"], one["rate"]) == (name, rate)]
+        plain = not method.train and method.remedy is None and "outer" not in method.updates
+        if runs and base and plain:
             losses = {one["seed"]: one["loss"] for one in runs}
-            yield row(method.updates, losses, base, runs[0]["parameters"], runs[0]["steps"], runs[0]["command"])
+            own_command = f"python -m benchmarks.codec_losses --size {size} --run"
+            command = own_command if name.startswith(LADDER) else runs[0]["command"]
+            yield row(method.updates, losses, base, runs[0]["parameters"], runs[0]["steps"], command)
+
+
+LADDER = "ladder: "
+RATES: dict[str, float] = {}
+
+
+def ladders() -> dict[str, Method]:
+    """The modes, intervals and codecs that advice chooses among, as methods of equal_loss. Each has the learning rate
+    that its neighbours have: 0.01 with a round a step, and that of plain averaging with a round in 20."""
+    found = {}
+    for mode, every in (("delta", 1), ("gradient", 1), ("delta", RARE)):
+        for codec in ladder(mode, every):
+            overlap = 1 if mode == "delta" else 0
+            name = f"{LADDER}{mode}, every {every}, {codec}"
+            found[name] = Method({"mode": mode, "every": every, "codec": codec, "overlap": overlap})
+            RATES[name] = 0.01 if every == 1 else 0.005
+    return found
+
+
+def run_ladders(size: str, only: str, minutes: float) -> None:
+    """The settings that have not run, three seeds each."""
+    METHODS.update(ladders())
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(size, Path(folder), "cpu", minutes)
+        for name in METHODS:
+            for seed in SEEDS if name.startswith(LADDER) and re.search(only, name) else ():
+                bench.lose(name, seed, RATES[name], bench.size.steps)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", help="of benchmarks.equal_loss, instead of benchmarks.quality")
+    parser.add_argument("--size", help="of benchmarks.equal_loss, before benchmarks.quality")
+    parser.add_argument("--run", action="store_true", help="run what has not run yet")
+    parser.add_argument("--only", default="", help="run: settings whose name matches this regular expression")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="run: begin no run after that")
     options = parser.parse_args()
+    if options.run:
+        run_ladders(options.size, options.only, options.minutes)
     table: dict[tuple[str, int, str], dict[str, Any]] = {}
-    for one in of_equal_loss(options.size) if options.size else of_quality():
+    for one in itertools.chain(of_equal_loss(options.size) if options.size else (), of_quality()):
         table.setdefault((one["mode"], one["every"], one["codec"]), one)
     if not table:
         raise SystemExit("no result has another seed than that of the learning rates: run the bench first")
