@@ -96,5 +96,10 @@ def advise(path: str, members: int, link: str, step: float) -> dict[str, Any]:
         hint = "name a safetensors file of gradients, or the folder of a run whose optimizer has momentum, as adamw"
         raise FarflungError(str(error), hint) from error
     parameters = sum(len(vector) for vector in vectors)
+    hint = "save the gradients of a step that trains; of a run, wait until it has made some"
+    if wrong := sum(int((~torch.isfinite(vector)).sum()) for vector in vectors):
+        raise FarflungError(f"{path}: {wrong} of {parameters} values are not finite in fp32", hint)
+    if not any(bool(vector.any()) for vector in vectors):
+        raise FarflungError(f"{path}: all {parameters} values are zero", hint)
     values = torch.cat([vector[: max(1, MOST // len(vectors))] for vector in vectors])
     return advised(parameters, members, bits, step, lambda codec: 0.0 if codec == "none" else nmse(codec, values, 1)[0])

@@ -50,7 +50,8 @@ def load_job(path: str | Path, check_codec: CheckCodec | None = None, files: boo
     except tomllib.TOMLDecodeError as error:
         raise JobError(f"{path} is not TOML: {error}", _toml_hint(text, str(error))) from None
     except ValueError:  # Python reads 4,300 digits
-        raise JobError(f"{path} has a whole number of thousands of digits", "write one that a machine can hold") from None
+        hint = "write one that a machine can hold"
+        raise JobError(f"{path} has a whole number of thousands of digits", hint) from None
     lines = key_lines(text)
     try:
         job = Job.model_validate(raw)

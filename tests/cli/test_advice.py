@@ -1,6 +1,7 @@
 """Which codec a link allows: the arithmetic, the words, and what the command says of a file."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -71,6 +72,32 @@ def test_every_measured_cost_is_of_a_codec_that_jobs_have_and_says_its_interval(
     for (mode, every, codec), loss in measured().items():
         assert every >= 1 and (codec == "none" or compress.check(codec, "update" if mode == "delta" else "gradient"))
         assert (loss.interval is None) == (loss.seeds == 1) == ("one seed" in loss.words)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (torch.tensor([1.0, math.nan, 2.0]), "1 of 3 values are not finite"),
+        (torch.tensor([1.0, 1e60], dtype=torch.float64), "1 of 2 values are not finite in fp32"),
+        (torch.zeros(5), "all 5 values are zero"),
+        (torch.ones(4, dtype=torch.int32), "has no float tensor"),
+    ],
+    ids=["nan", "beyond fp32", "zeros", "integers"],
+)
+def test_a_file_that_says_nothing_is_refused_by_name(values, why, tmp_path):
+    path = tmp_path / "gradients.safetensors"
+    save_file({"a": values}, path)
+    with pytest.raises(FarflungError, match=why) as caught:
+        codecs.advise(str(path), 4, "100mbit", 1.0)
+    assert str(path) in str(caught.value) and caught.value.hint
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn])
+def test_gradients_of_other_dtypes_are_read(dtype, tmp_path):
+    path = tmp_path / "gradients.safetensors"
+    save_file({"a": torch.linspace(-1, 1, 100).to(dtype)}, path)
+    made = codecs.advise(str(path), 4, "100mbit", 1.0)
+    assert made["parameters"] == 100 and "codec = " in made["advice"]
 
 
 def test_the_command_measures_errors_on_the_file(nursery, tmp_path):
