@@ -1,8 +1,8 @@
 """Writes scheduler/workloads/losses.json, the costs in loss that advice and plans tell, from results of runs.
 
     python -m benchmarks.codec_losses                    of `benchmarks.quality updates` (docs/quality.md)
-    python -m benchmarks.codec_losses --size 1m          of `benchmarks.equal_loss run --size 1m`, where it has run, and
-                                                         of quality where it has not
+    python -m benchmarks.codec_losses --size 1m          of `benchmarks.equal_loss run --size 1m`, where it has run with
+                                                         all seeds; of quality the modes of which it has no codec
     python -m benchmarks.codec_losses --size byte --run  before, runs the settings of advice that have not run
 
 Each setting is compared with one optimiser on the whole batch, seed by seed; where two settings have the same mode,
@@ -13,7 +13,6 @@ are not in the table: advice names none.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import re
@@ -73,7 +72,7 @@ def of_equal_loss(size: str) -> Iterator[dict[str, Any]]:
         rate = RATES.get(name) or best_rate(size, name, SIZES[size].steps)
         runs = [one for one in own if (one["method"], one["rate"]) == (name, rate)]
         plain = not method.train and method.remedy is None and "outer" not in method.updates
-        if runs and base and plain:
+        if len(runs) == len(SEEDS) == len(base) and plain:
             losses = {one["seed"]: one["loss"] for one in runs}
             own_command = f"python -m benchmarks.codec_losses --size {size} --run"
             command = own_command if name.startswith(LADDER) else runs[0]["command"]
@@ -118,8 +117,13 @@ def main() -> None:
     if options.run:
         run_ladders(options.size, options.only, options.minutes)
     table: dict[tuple[str, int, str], dict[str, Any]] = {}
-    for one in itertools.chain(of_equal_loss(options.size) if options.size else (), of_quality()):
+    for one in of_equal_loss(options.size) if options.size else ():
         table.setdefault((one["mode"], one["every"], one["codec"]), one)
+    # Percentages of two benches do not compare: of each mode and interval, codecs are of one.
+    done = {(mode, every) for mode, every, codec in table if codec != "none"}
+    for one in of_quality():
+        if (one["mode"], one["every"]) not in done:
+            table.setdefault((one["mode"], one["every"], one["codec"]), one)
     if not table:
         raise SystemExit("no result has another seed than that of the learning rates: run the bench first")
     OUT.write_text("[\n" + ",\n".join(json.dumps(one) for one in table.values()) + "\n]\n")
