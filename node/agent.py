@@ -16,7 +16,7 @@ from ..proto.words.link import Link
 from .data.opening import Emit, OpenOwnData
 from .device.identity import keeps_key
 from .device.limits import Limits, Owner
-from .device.own_folder import own_folder, writable
+from .device.own_folder import keep_compiled, own_folder, writable
 from .entering import Past, check_secure
 from .io.metrics import check_address, check_free
 from .ipc.pipe import IoEnded
@@ -64,6 +64,7 @@ def run(
     owner = Owner(pause_file, limits, offload_folder=offload_folder)
     obey_signals(owner)
     cache, served = writable(own_folder(cache)), check_address(metrics)
+    keep_compiled(cache)  # before an island's processes start, which inherit it
     compress.allow(allow_code)
     check_free(served)
     settings = Settings(link, device, advertise, listen, allow_code, cache, served, own_data, require)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from ...proto.errors import FarflungError
 
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"
+"""The environment variable by which torch's compiler is told where to keep what it has compiled."""
 _WRITE = "name a folder that this user may write: "
 
 
@@ -24,6 +26,12 @@ def own_folder(cache: Path | None = None) -> Path:
     except RuntimeError:  # no HOME, and the user is not in /etc/passwd
         message = f"there is no folder for this node: HOME is not set, and user {os.getuid()} has none"
         raise FarflungError(message, _WRITE + "--cache DIR, or set HOME") from None
+
+
+def keep_compiled(cache: Path) -> None:
+    """Let torch keep what it compiles (``train.compile``) in the node's own folder, so that a restart does not compile
+    the same layers again; by itself it takes a folder of /tmp. A folder that the owner has named stays."""
+    os.environ.setdefault(COMPILED, str(cache.resolve() / "compiled"))
 
 
 def writable(folder: Path, what: str = "key and data", hint: str = "--cache DIR, or set HOME") -> Path:
