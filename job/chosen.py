@@ -13,8 +13,16 @@ from .schema import EVERY, INSIDE, Job
 AUTO = "auto"
 EVERY_KEY, RECOMPUTE_KEY, MICROBATCH_KEY = "updates.every", "train.recompute", "train.microbatch"
 COUNTS = range(1, EVERY[-1] + 1)
-INSIDE_KEY = "parallel.inside"
-KINDS: Mapping[str, type] = {EVERY_KEY: int, RECOMPUTE_KEY: bool, MICROBATCH_KEY: int, INSIDE_KEY: str}
+INSIDE_KEY, OFFLOAD_KEY = "parallel.inside", "train.offload"
+OFFLOADS = ("none", "moments", "optimizer")
+"""What a plan may choose for ``train.offload``."""
+KINDS: Mapping[str, type] = {
+    EVERY_KEY: int,
+    RECOMPUTE_KEY: bool,
+    MICROBATCH_KEY: int,
+    INSIDE_KEY: str,
+    OFFLOAD_KEY: str,
+}
 
 
 def left_open(job: Job) -> tuple[str, ...]:
@@ -75,6 +83,8 @@ def _possible(job: Job, key: str, value: Any) -> bool:
         return bool(value >= 1 and job.train.batch % value == 0)
     if key == INSIDE_KEY:
         return value in INSIDE
+    if key == OFFLOAD_KEY:
+        return value in OFFLOADS
     return key != EVERY_KEY or value in COUNTS
 
 

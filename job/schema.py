@@ -86,14 +86,14 @@ class Train(Table):
     )
     offload: (
         Annotated[
-            Literal["none", "moments", "optimizer", "parameters"],
-            choice("none", "moments", "optimizer", "parameters"),
+            Literal["auto", "none", "moments", "optimizer", "parameters"],
+            choice("auto", "none", "moments", "optimizer", "parameters"),
         ]
         | bool
     ) = Field(
         default=False,
         description='false or "none", true or "moments", "optimizer", "parameters": what of a GPU\'s memory lies in '
-        "main memory",
+        'main memory; "auto": as little as fits',
     )
     learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False, description="a number above 0")
     min_learning_rate_ratio: float = Field(

@@ -60,7 +60,8 @@ def memories_of(job: Job, found: Mapping[str, Any], nodes: int = 1) -> dict[str,
     beside = memory_of(job, "cpu", main, nodes)
     if kind == "cpu":  # the pieces of an island's processes take the same memory
         beside *= 1 - PIECES / (PIECES + jobs.WEIGHT_BYTES + moment_bytes(job))
-    return {"memory_bytes": usable, "ranks": max(1, ranks), "main_bytes": beside if beside > 0 else None}
+    one_memory = {"one_memory": True} if kind == "cpu" else {}
+    return {"memory_bytes": usable, "ranks": max(1, ranks), "main_bytes": beside if beside > 0 else None, **one_memory}
 
 
 def workload_of(job: Job, facts: Facts) -> Workload:

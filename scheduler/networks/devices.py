@@ -32,7 +32,7 @@ class Device:
     upload, download: bit/s that all of the device's links share, None where only the links limit it. price: dollars an
     hour. evictions: how often an hour the machine is taken away (a spot machine); each time costs all nodes a view
     change. ranks: equal cards of the node, an island: ``memory_bytes`` is of each, ``tflops`` of all together.
-    main_bytes: its main memory, None for enough.
+    main_bytes: its main memory, None for enough. one_memory: the device's memory is main memory, as a CPU's.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Device:
     evictions: float = 0.0
     ranks: int = 1
     main_bytes: float | None = None
+    one_memory: bool = False
 
 
 def check_device(device: Device) -> None:

@@ -20,6 +20,7 @@ from ..workloads.jobs import workload_of
 from ..workloads.settled import as_settled, is_open, settled
 from ..workloads.workload import Workload
 from .choose_inside import plan_inside
+from .choose_offload import plan_offload
 from .choose_settings import plan_settings
 from .cost import plan_cost
 from .finish import finish
@@ -60,6 +61,22 @@ def plan(
         if not ordered.written_out:
             raise PlanError(f"the objective dtfm is for up to {WRITTEN_OUT} devices: there are {len(ordered)}")
         return plan_dtfm(ordered, settled(workload), deadline, seed)
+    if workload.offloads:
+
+        def with_kind(one: Workload, seconds: float, before: Plan | None) -> Plan:
+            return plan(
+                ordered,
+                one,
+                objective=objective,
+                time_limit=seconds,
+                seed=seed,
+                current=before,
+                stay=stay,
+                speed=speed,
+                near=near,
+            )
+
+        return plan_offload(ordered, workload, with_kind, time_limit, current)
     if workload.insides:
 
         def once(joined: Network, one: Workload, seconds: float, before: Plan | None) -> Plan:

@@ -17,9 +17,10 @@ from .codecs import BLOCK, SUMMED, bits_of
 from .decoders import Shape, adapter_layers, decoder_layers, pair_layers, shape_of, shares_of
 from .inside import kinds_of
 from .ladder import intervals, link_choices, wire_codec, workload_fields
-from .offload import APART, PARAMETERS, offload_of, on_device
+from .offload import APART, NONE, OF_AUTO, PARAMETERS, offload_of, on_device
+from .offload import AUTO as AUTO_OFFLOAD
 from .round_copies import USUAL, error_copies, message_copies, pattern_of
-from .workload import EVERY, Layer, Size, Workload
+from .workload import EVERY, Layer, Offload, Size, Workload
 
 AUTO = "auto"
 SCHEDULES_OF_AUTO = ("1f1b", "interleaved")
@@ -120,6 +121,18 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
     schedule, block = str(parallel.get("schedule", "1f1b")), _whole(updates, "block", BLOCK)
     fields = workload_fields(mode, codec, overlap, interval, fragments, block)
 
+    def of_state(kind: str) -> float:
+        return on_device(kind, WEIGHT_BYTES, moments, reference_bytes(updates))
+
+    def of_rounds(kind: str) -> float:
+        return 0.0 if kind in APART else error_bytes(updates, fields["overlap"], pipelines)
+
+    open_kinds: tuple[str, ...] = OF_AUTO if kind == AUTO_OFFLOAD else ()
+    if _table(job, "model").get("parameters"):
+        open_kinds = open_kinds[:1]
+    elif parallel.get("inside", "ddp") != "ddp":
+        open_kinds = open_kinds[:2]
+
     def bits(size: int) -> dict[str, Any]:
         """The fields of Size that follow from a microbatch of `size` samples."""
         elements = sent // microbatch * size
@@ -144,9 +157,11 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
         pattern=pattern,
         **bits(microbatch),
         sizes=tuple(Size(size, worth(size, usual, tokens), **bits(size)) for size in sizes),
-        optimizer_bytes=on_device(kind, WEIGHT_BYTES, moments, reference_bytes(updates)),
+        optimizer_bytes=of_state(kind),
         block_bytes=0.0 if kind == PARAMETERS else None,
-        round_bytes=0.0 if kind in APART else error_bytes(updates, fields["overlap"], pipelines),
+        round_bytes=of_rounds(kind),
+        offload=NONE if kind == AUTO_OFFLOAD else kind,
+        offloads=tuple(Offload(one, of_state(one), of_rounds(one)) for one in open_kinds),
         recompute=train.get("recompute", False) is True,
         auto_recompute=train.get("recompute") == AUTO,
         critical_batch=None if train.get("critical_batch") is None else _whole(train, "critical_batch", 1),

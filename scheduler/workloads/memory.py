@@ -13,7 +13,7 @@ from typing import Any
 
 from .jobs import moment_bytes, reference_bytes
 from .layers import beside, stage_memory, state_memory, trained
-from .offload import APART, NONE, offload_of
+from .offload import APART, NONE
 from .round_copies import error_copies, message_copies, pattern_of
 from .workload import Workload
 
@@ -74,7 +74,7 @@ def need_of(
     frozen = 4.0 * sum(layer.frozen for layer in here)
     whole = stage_memory(beside(workload, 1), first, last, held)
     codec = codec or str(updates.get("codec", "none"))
-    pattern, kind = pattern_of(updates, members), offload_of(train)
+    pattern, kind = pattern_of(updates, members), workload.offload
     return Need(
         weights=4.0 * count,
         frozen=frozen,

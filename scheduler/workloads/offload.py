@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-NONE, MOMENTS, OPTIMIZER, PARAMETERS = "none", "moments", "optimizer", "parameters"
+AUTO, NONE, MOMENTS, OPTIMIZER, PARAMETERS = "auto", "none", "moments", "optimizer", "parameters"
+OF_AUTO = (NONE, MOMENTS, OPTIMIZER)
+"""The kinds among which a plan chooses, the least first."""
 APART = (OPTIMIZER, PARAMETERS)
 """The kinds with which the weights that the optimiser moves, and all that rounds keep, lie in main memory; the device
 has copies to compute with, and a gradient only until it is copied."""
@@ -23,4 +25,4 @@ def on_device(kind: str, weights: float, moments: float, reference: float) -> fl
     """Bytes that a parameter takes on the device. ``weights``: of the weight and its gradient."""
     if kind in APART:
         return COPY
-    return weights + reference + (moments if kind == NONE else 0.0)
+    return weights + reference + (moments if kind in (NONE, AUTO) else 0.0)

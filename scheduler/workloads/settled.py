@@ -8,13 +8,30 @@ from ..plans import Plan
 from .workload import Workload
 
 EVERY_KEY, RECOMPUTE_KEY, MICROBATCH_KEY = "updates.every", "train.recompute", "train.microbatch"
-INSIDE_KEY = "parallel.inside"
+INSIDE_KEY, OFFLOAD_KEY = "parallel.inside", "train.offload"
 """Keys of the job under which Plan.chosen has the plan's choice."""
 
 
 def is_open(workload: Workload) -> bool:
     """Whether the job leaves more to the plan than a placement and its codecs."""
-    return bool(workload.intervals or workload.schedules or workload.auto_recompute or workload.sizes)
+    return bool(
+        workload.intervals or workload.schedules or workload.auto_recompute or workload.sizes or workload.offloads
+    )
+
+
+def offloaded(workload: Workload, kind: str | None = None) -> Workload:
+    """The workload with this kind of offload, if the job leaves it open; None: the least. All else stays open."""
+    if not workload.offloads:
+        return workload
+    lies = next((one for one in workload.offloads if one.kind == kind), workload.offloads[0])
+    return replace(
+        workload,
+        offload=lies.kind,
+        optimizer_bytes=lies.optimizer_bytes,
+        round_bytes=lies.round_bytes,
+        offloads=(),
+        chosen=tuple({**dict(workload.chosen), OFFLOAD_KEY: lies.kind}.items()),
+    )
 
 
 def settled(
@@ -23,9 +40,12 @@ def settled(
     schedule: str | None = None,
     recompute: bool | None = None,
     microbatch: int | None = None,
+    *,
+    offload: str | None = None,
 ) -> Workload:
     """The workload with these choices; None takes the workload's present value. Keys that the job does not leave open
     do not change."""
+    workload = offloaded(workload, offload)
     chosen = dict(workload.chosen)
     if workload.intervals:
         every = workload.every if every is None else every
@@ -75,6 +95,7 @@ def as_settled(workload: Workload, plan: Plan) -> Workload:
         schedule,
         None if again is None else bool(again),
         None if size is None else int(size),
+        offload=None if chosen.get(OFFLOAD_KEY) is None else str(chosen[OFFLOAD_KEY]),
     )
 
 

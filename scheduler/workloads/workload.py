@@ -93,6 +93,15 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
+class Offload:
+    """What of the state lies in main memory, and the values that follow from it; the fields are fields of Workload."""
+
+    kind: str
+    optimizer_bytes: float
+    round_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """One step of a job, in numbers.
 
@@ -116,7 +125,8 @@ class Workload:
     first. critical_batch: samples, from the job, or None; see ``counts``. chosen: (key of the job, the value chosen
     for it). insides: the ways in which devices of one node may share a stage, the cheapest first; empty: nodes are
     single devices, or their memory is that of all. auto_inside: the plan chooses among them. shares: devices may
-    share the blocks' matrices if their number divides this; 0: they can't.
+    share the blocks' matrices if their number divides this; 0: they can't. offload: the kind of train.offload.
+    offloads: those among which the plan chooses, the least first.
     """
 
     layers: tuple[Layer, ...]
@@ -156,6 +166,8 @@ class Workload:
     insides: tuple[str, ...] = ()
     auto_inside: bool = False
     shares: int = 0
+    offload: str = "none"
+    offloads: tuple[Offload, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.layers:

@@ -4,8 +4,14 @@ import math
 
 import pytest
 
+from farflung.job.chosen import OFFLOADS, left_open, mistakes, with_chosen
+from farflung.job.schema import Job
+from farflung.scheduler import Device, Network, PlanError, plan
+from farflung.scheduler.planning.choose_offload import possible, said_of
 from farflung.scheduler.workloads.jobs import workload_of
-from farflung.scheduler.workloads.layers import _fits, stage_memory
+from farflung.scheduler.workloads.layers import _fits, beside, stage_memory
+from farflung.scheduler.workloads.offload import OF_AUTO
+from farflung.scheduler.workloads.settled import as_settled
 
 MODEL = {"family": "llama", "layers": 4, "width": 64, "heads": 4, "context": 32}
 DELTA = {"mode": "delta", "codec": "cocktail:random=0.5,top=0.5"}
@@ -28,3 +34,59 @@ def test_a_cut_fits_what_its_stage_needs(kind):
         need = stage_memory(workload, first, last, 2)
         assert need < math.inf and _fits(workload, [need], [2])(0, first, last)
         assert not _fits(workload, [0.999 * need], [2])(0, first, last)
+
+
+def network(memory: float, **more) -> Network:
+    devices = [Device(name, memory_bytes=memory, **more) for name in "ab"]
+    pairs = [("a", "b"), ("b", "a")]
+    return Network.measured(devices, dict.fromkeys(pairs, 0.01), dict.fromkeys(pairs, 1e8))
+
+
+def job_of(offload, **parallel):
+    train = {"offload": offload, "microbatch": 1, "batch": 2}
+    return {"model": MODEL, "train": train, "updates": DELTA, "parallel": {"stages": 1, "pipelines": 1, **parallel}}
+
+
+def room(kind: str) -> float:
+    """Bytes with which the whole model fits a device if the job says ``kind``, and with no lesser one."""
+    workload = beside(workload_of(job_of(kind)), 1)
+    return 1.01 * stage_memory(workload, 0, len(workload.layers) - 1, 1)
+
+
+def test_auto_keeps_as_little_in_main_memory_as_fits():
+    auto = workload_of(job_of("auto"))
+    for kind, unfit in (("none", ()), ("moments", ("none",)), ("optimizer", ("none", "moments"))):
+        made = plan(network(room(kind)), auto, time_limit=1.0)
+        assert made.chosen["train.offload"] == kind
+        assert said_of(kind, unfit) in made.why and all(f'"{one}"' in made.why for one in unfit)
+        again = as_settled(auto, made)
+        assert again.offload == kind and again.optimizer_bytes == workload_of(job_of(kind)).optimizer_bytes
+        kept = plan(network(room(kind)), auto, time_limit=1.0, current=made)
+        assert kept.chosen == made.chosen and kept.why.count("train.offload") == 1
+    with pytest.raises(PlanError, match="the model needs"):
+        plan(network(room("optimizer") / 4), auto, time_limit=1.0)
+
+
+def test_auto_leaves_the_other_keys_open():
+    job = job_of("auto")
+    job["train"] = {**job["train"], "recompute": "auto"}
+    made = plan(network(room("none")), workload_of(job), time_limit=1.0)
+    assert set(made.chosen) == {"train.offload", "train.recompute"}
+
+
+def test_auto_offloads_only_what_the_devices_can():
+    auto = workload_of(job_of("auto"))
+    assert possible(network(1e9), auto) == ("none", "moments", "optimizer")
+    assert possible(network(1e9, one_memory=True), auto) == ("none",)
+    assert possible(network(1e9, ranks=2), auto) == ("none", "moments")
+    assert possible(network(1e9), workload_of(job_of("auto", inside="fsdp"))) == ("none", "moments")
+
+
+def test_a_plan_may_choose_what_a_job_leaves_open():
+    tables = {"run": {"steps": 1}, "model": {"layers": 1}, "data": {"text": ["none.txt"]}}
+    job = Job.model_validate({**tables, "train": {"offload": "auto"}})
+    assert left_open(job) == ("train.offload",) and job.train.offload_kind == "auto"
+    assert not list(mistakes(job, {"train.offload": "optimizer"}))
+    assert list(mistakes(job, {"train.offload": "parameters"})) == ["its plan has no possible train.offload"]
+    assert with_chosen(job, {"train.offload": "optimizer"}).train.offload_kind == "optimizer"
+    assert tuple(OFFLOADS) == OF_AUTO

@@ -1,6 +1,7 @@
 """What of a device's memory lies in main memory changes no bit, and lies where it should."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -120,6 +121,16 @@ def test_a_joiner_takes_the_state_and_others_go_on():
     hub.change(STAGES, GROUP.nodes)  # and each takes up another place
     outcome = hub.finish(STAGES.nodes)
     assert not hub.errors and all(len(contents) == 1 for contents in outcome.fingerprints.values())
+
+
+def test_a_view_may_offload_in_another_way():
+    hub = hub_of("auto", {"mode": "gradient"})
+    hub.begin(replace(ALONE, chosen={"train.offload": "none"}), ALONE.nodes, checkpoint=0)
+    hub.change(replace(GROUP, chosen={"train.offload": "optimizer"}), ALONE.nodes, ["n1"])
+    outcome = hub.finish(GROUP.nodes)
+    assert not hub.errors and all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    for name in GROUP.nodes:
+        check_places(hub.trainers[name], "optimizer")
 
 
 @pytest.mark.parametrize(
