@@ -42,18 +42,30 @@ class Offering:
 
     def place_sums(self, current: OpenRound) -> None:
         """Put the sums that cannot be lost any more into the gradient's place, where this node's own gradient is not
-        needed any more. With error feedback it is needed until the step's commit.
+        needed any more. With error feedback the sums stay encoded until the step's commit, and what this node's own
+        encodings lost takes the gradient's place.
 
         Raises:
             Refused: a sum is wrong; it names the member that sent it.
         """
-        if not self.is_windowed or self._exchange.carries:
+        if not self.is_windowed:
+            return
+        if self._exchange.carries:
+            self._settle(current)
             return
         for part in self._order:
             if part.index not in current.placed and self._rounds.has_offered(part) and self._rounds.is_safe(part):
                 with self._coding("add up"):
                     self._exchange.place(current.number, current.results[part.index], current.contributions)
                 self._rounds.place(part.index)
+
+    def _settle(self, current: OpenRound) -> None:
+        """Free the bytes of this node's contributions that went into a sum which cannot be lost any more."""
+        for part in self._order if self._exchange.settles else ():
+            if part.index not in current.settled and self._rounds.has_offered(part) and self._rounds.is_safe(part):
+                with self._coding("add up"):
+                    self._exchange.settle(part)
+                self._rounds.settle(part.index)
 
     def next(self, current: OpenRound) -> tuple[int, Contribution] | None:
         """The part (index) that is to be offered now, and this node's contribution to it; None: none is ready, or there

@@ -7,6 +7,7 @@ shape.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -214,11 +215,11 @@ def error_bytes(updates: Mapping[str, Any], overlap: int, pipelines: int | None)
     return 4.0 * error_copies(updates, codec, pattern_of(updates, members), members, overlap)
 
 
-def message_bytes(updates: Mapping[str, Any], pipelines: int | None) -> float:
+def message_bytes(updates: Mapping[str, Any], pipelines: int | None, elements: float = math.inf) -> float:
     """Bytes for each parameter of a round's messages, which lie in main memory; where the device is a CPU, both are one
-    memory."""
+    memory. ``elements``: of a stage, as in ``message_copies``."""
     codec, members = str(updates.get("codec", "none")), pipelines or USUAL
-    return 4.0 * message_copies(updates, codec, pattern_of(updates, members), members)
+    return 4.0 * message_copies(updates, codec, pattern_of(updates, members), members, elements)
 
 
 def reference_bytes(updates: Mapping[str, Any]) -> float:

@@ -83,7 +83,7 @@ def need_of(
         reference=reference_bytes(updates) * count,
         errors=4.0 * count * error_copies(updates, codec, pattern, members, workload.overlap),
         activations=whole - state_memory(replace(workload, round_bytes=0.0), first, last) - frozen,
-        messages=4.0 * count * message_copies(updates, codec, pattern, members),
+        messages=4.0 * count * message_copies(updates, codec, pattern, members, count),
         offload=kind,
         copies=state_memory(workload, first, last) if kind in APART else None,
     )

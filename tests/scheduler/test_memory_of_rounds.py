@@ -1,5 +1,5 @@
-"""What a plan counts of memory for weights, moments and rounds is what benchmarks/memory.py measured, within 10 % in
-seven settings of ten; the errors of the three others are what docs/scheduling.md says.
+"""What a plan counts of memory for weights, moments and rounds is what benchmarks/round_copies.py counted, within 2 %,
+and what benchmarks/memory.py measured of processes, within 10 % in all ten settings.
 """
 
 import json
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from farflung.benchmarks.memory import MODES
 from farflung.scheduler import Device, Layer, Network, PlanError, Workload, plan
 from farflung.scheduler.workloads import jobs
 
@@ -19,6 +20,9 @@ COCKTAIL = "cocktail:random=0.1,top=0.2,bits=4"
 SPARSE = "chunked_topk:k=64,bits=2,feedback=true"
 CASES = [
     ("gradient, none, 2 nodes", 2, {"mode": "gradient", "codec": "none"}),
+    ("gradient, int8, 4 nodes", 4, {"mode": "gradient", "codec": "int8"}),
+    ("delta, cocktail, overlap 1, 4 nodes", 4, {"mode": "delta", "codec": COCKTAIL, "overlap": 1}),
+    ("delta, int4, overlap 1, 4 nodes", 4, {"mode": "delta", "codec": "int4", "overlap": 1}),
     ("delta, none, overlap 1, 2 nodes", 2, {"mode": "delta", "codec": "none", "overlap": 1}),
     ("gradient, topk with feedback, 4 nodes", 4, {"mode": "gradient", "codec": "topk:ratio=0.01,feedback=true"}),
     (
@@ -40,29 +44,32 @@ CASES = [
 ]
 
 
-OTHERS = [
-    ("gradient, int8, 4 nodes", 4, {"mode": "gradient", "codec": "int8"}, -14.0),
-    ("delta, int4, overlap 1, 4 nodes", 4, {"mode": "delta", "codec": "int4", "overlap": 1}, -14.7),
-    ("delta, cocktail, overlap 1, 4 nodes", 4, {"mode": "delta", "codec": COCKTAIL, "overlap": 1}, 17.8),
-]
+COUNTED = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "round_copies.json").read_text())
+EARLY = "delta, none, overlap 1, 2 nodes"
+"""Counted in order, no message of the next round comes early; between processes they do, and the plan counts them."""
+
+
+@pytest.mark.parametrize("counted", [row for row in COUNTED if row["mode"] != EARLY], ids=lambda row: row["mode"])
+def test_a_plan_counts_what_the_members_hold(counted):
+    (mode,) = (mode for mode in MODES if mode.name == counted["mode"])
+    assert bytes_counted(mode.nodes, mode.updates) == pytest.approx(16.0 + 4.0 * counted["copies"], rel=0.02)
 
 
 @pytest.mark.parametrize(("mode", "nodes", "updates"), CASES, ids=[case[0] for case in CASES])
 def test_bytes_of_a_parameter(mode, nodes, updates):
-    assert bytes_counted(nodes, updates) == pytest.approx(16.0 + 4.0 * MEASURED[mode]["copies"], rel=0.1)
+    row = MEASURED[mode]
+    assert bytes_counted(nodes, updates, row["parameters"][1]) == pytest.approx(16.0 + 4.0 * row["copies"], rel=0.1)
 
 
-@pytest.mark.parametrize(("mode", "nodes", "updates", "error"), OTHERS, ids=[case[0] for case in OTHERS])
-def test_the_errors_that_are_told(mode, nodes, updates, error):
-    found = bytes_counted(nodes, updates) / (16.0 + 4.0 * MEASURED[mode]["copies"]) - 1
-    assert 100 * found == pytest.approx(error, abs=0.1)
-    assert MEASURED.keys() == {case[0] for case in CASES} | {case[0] for case in OTHERS}
+def test_what_was_measured_is_compared():
+    assert MEASURED.keys() == {case[0] for case in CASES}
 
 
-def bytes_counted(nodes, updates):
-    """Of a parameter, as a plan counts for a device whose memory is main memory."""
+def bytes_counted(nodes, updates, elements=1 << 28):
+    """Of a parameter, as a plan counts for a device whose memory is main memory. ``elements``: of the stage."""
     counted = jobs.WEIGHT_BYTES + jobs.moment_bytes({"optimizer": "adamw"}) + jobs.reference_bytes(updates)
-    return counted + jobs.error_bytes(updates, updates.get("overlap", 0), nodes) + jobs.message_bytes(updates, nodes)
+    errors = jobs.error_bytes(updates, updates.get("overlap", 0), nodes)
+    return counted + errors + jobs.message_bytes(updates, nodes, elements)
 
 
 def test_a_pipeline_alone_has_no_rounds():

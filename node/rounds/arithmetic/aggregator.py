@@ -69,6 +69,8 @@ class Aggregator:
         """(part, member) -> the newest bytes whose norm was computed, and that: a publisher's round asks twice."""
         self._published: dict[int, Callable[[], Tensor]] = {}
         """Functions that compute the server errors after published sums; called when those sums are applied."""
+        self._made: dict[int, Tensor] = {}
+        """Of these, the errors that are computed already, because the contributions take as much memory."""
         self.error_shown: Callable[[int], bool] = lambda part: False
         """Whether an audit may still need the server error from before a part's sum."""
 
@@ -224,8 +226,11 @@ class Aggregator:
         self._leave(after, self.errors.get(part.index))
         if len(made.sizes) < len(pieces):
             return None
-        if keeps:
-            self._published[part.index] = partial(self._error_after, part, sources, made) if light else lambda: after
+        if keeps and light:
+            self._published[part.index] = partial(self._error_after, part, sources, made)
+        elif keeps:
+            self._made[part.index] = after
+            self._published[part.index] = partial(self._made.pop, part.index)
         return made, sources.factors, lost.intdigest() if keeps else 0
 
     def _with_error(self, part: Part, sources: Sources, here: slice) -> Tensor:
@@ -254,7 +259,13 @@ class Aggregator:
 
     def forget_published(self) -> None:
         """Forget sums that were published and never applied."""
-        self._published = {}
+        self._published, self._made = {}, {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the server errors, before and after sums, and of the centre."""
+        center = [] if self.center is None else [self.center]
+        return sum(one.nbytes for one in (*self.errors.values(), *self._made.values(), *center))
 
     def keep_errors(self, results: Iterable[Result]) -> None:
         """Published sums count: keep the errors of their encodings. Call it before the vectors change from which they
@@ -269,12 +280,15 @@ class Aggregator:
         for part in list(self._published):
             self.errors[part] = self._published.pop(part)()
 
-    def add_errors_to(self, vector: Tensor) -> None:
-        """Add the server errors, divided by this node's share, to its own vector, fp32 [numel] on any device."""
+    def add_errors_to(self, vector: Tensor, at: int = 0) -> None:
+        """Add the server errors, divided by this node's share, to its own vector, fp32 on any device: all of the
+        section, or the elements from ``at`` on."""
         factor = self.terms.divisor / self.terms.weights[self.terms.me]
         for index, error in self.errors.items():
             part = self.terms.plan.parts[index]
             for here in segments(part):
-                own = error[here.start - part.start : here.stop - part.start] * factor
-                vector[here].add_(own.to(vector.device))
+                first, end = max(here.start, at), min(here.stop, at + vector.numel())
+                if first < end:
+                    own = error[first - part.start : end - part.start] * factor
+                    vector[first - at : end - at].add_(own.to(vector.device))
             leave(error)

@@ -9,7 +9,7 @@ error feedback, which changes only when a step is committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -62,6 +62,11 @@ class Applier:
     def holds_progress(self) -> bool:
         """Whether an x - g is kept for the open round."""
         return bool(self._progress)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is kept for the open round."""
+        return sum(one.nbytes for one in self._progress.values())
 
     def applied(self) -> None:
         """The round counts."""
@@ -135,16 +140,34 @@ class Applier:
 
     # ---- gradient mode -----------------------------------------------------------------------
 
-    def commit_gradient(self, updates: Updates, own: Iterator[tuple[slice, TakeOff]], carries: bool) -> None:
+    def settle(self, part: Part, own: Iterator[tuple[slice, TakeOff]]) -> None:
+        """In a part, the gradient becomes the error feedback that follows if the step is committed: the feedback plus
+        the gradient minus this node's contribution, ``own``."""
+        section = self.section
+        if section.feedback is not None:
+            here = slice(part.start, part.stop)
+            section.grad[here].add_(section.feedback[here])
+        for here, take_off in own:
+            take_off(section.grad[here])
+
+    def commit_gradient(
+        self, updates: Updates, own: Iterator[tuple[slice, TakeOff]], carries: bool, settled: Sequence[slice] = ()
+    ) -> None:
         """The step was committed: the error feedback becomes what this node's encodings lost, and the gradient becomes
-        the ``updates``. If the round ``carries`` errors, the gradient must still be that of the round's beginning."""
+        the ``updates``. If the round ``carries`` errors, the gradient must still be that of the round's beginning, but
+        where it is ``settled``; ``own``: this node's contributions elsewhere."""
         section = self.section
         if not carries:
             section.feedback = None  # the earlier feedback was sent without loss, and this round keeps none
         elif section.feedback is None:
             section.feedback = section.grad.clone()
         else:
-            section.feedback.add_(section.grad)
+            at = 0
+            for here in sorted(settled, key=lambda one: one.start):
+                section.feedback[at : here.start].add_(section.grad[at : here.start])
+                section.feedback[here].copy_(section.grad[here])
+                at = here.stop
+            section.feedback[at:].add_(section.grad[at:])
         if section.feedback is not None:
             for here, take_off in own:
                 take_off(section.feedback[here])

@@ -93,6 +93,8 @@ class Exchange:
         """Gradient mode: whether this round uses error feedback; then the gradient must stay until the commit."""
         self.elsewhere: Elsewhere | None = None
         """The process that keeps the section's vectors; None: this one does."""
+        self._settled: set[int] = set()
+        """Gradient mode with error feedback: the parts whose new error lies in the gradient's place."""
 
     @property
     def plan(self) -> RoundPlan:
@@ -132,6 +134,7 @@ class Exchange:
         self.applier.begin()
         self.encoder.own = {}
         self.carries = self.terms.gradient and self.terms.keeps_errors(round)
+        self._settled = set()
 
     def offer(self, round: int, part: Part) -> Contribution:
         """This node's contribution to a part (of phase 0) of the open round. Changes no weights. In gradient mode it
@@ -219,6 +222,22 @@ class Exchange:
             return self.elsewhere.square(round, found, contributions)
         return math.fsum(squared_norm(update.values()) for _, update in self.updates(round, found, contributions))
 
+    @property
+    def settles(self) -> bool:
+        """Whether `settle` may be called in the open round: not in all-to-all, where contributions are the sum, nor if
+        encodings are added without decoding them, or another process keeps the section's vectors."""
+        return self.carries and self.plan.pattern != "all_to_all" and self._way is self._summed and not self.elsewhere
+
+    def settle(self, part: Part) -> None:
+        """Gradient mode with error feedback: what this node's encoding of a part lost, its new error, takes the
+        gradient's place there, and the bytes of its contribution are free. The feedback itself changes only when the
+        step is committed."""
+        own = self.encoder.own[part.index]
+        if own.sizes:  # else a value was not finite, and no step is committed
+            self.applier.settle(part, self._way.own_pieces(part))
+        self.encoder.own[part.index] = replace(own, payload=())
+        self._settled.add(part.index)
+
     def apply_delta(self, updates: Iterable[tuple[slice, Update]], results: Sequence[Result]) -> None:
         """Move g and x by the outer step of the update, and subtract from x what was counted of this node's own."""
         self.aggregator.keep_errors(results)
@@ -250,8 +269,9 @@ class Exchange:
         the ``updates``."""
         self.aggregator.keep_all_errors()
         parts = [self.plan.parts[index] for index in self.encoder.own]
-        own = (piece for part in parts for piece in self._way.own_pieces(part))
-        self.applier.commit_gradient(updates, own, self.carries)
+        own = (piece for part in parts if part.index not in self._settled for piece in self._way.own_pieces(part))
+        settled = [slice(part.start, part.stop) for part in parts if part.index in self._settled]
+        self.applier.commit_gradient(updates, own, self.carries, settled)
         self._applied()
 
     def follow(self, updates: Iterable[tuple[slice, Update]]) -> None:
@@ -277,25 +297,36 @@ class Exchange:
 
     # ---- the view's end ----------------------------------------------------------------------
 
+    @property
+    def unsent_kinds(self) -> tuple[str, ...]:
+        """The kinds of this node's own terms of the sum S (docs/rounds.md) that are not zero: ``rest.`` is x - g,
+        ``feedback.`` the error feedback; the last one includes the server errors in delta mode, the only one in
+        gradient mode."""
+        fed = self.section.feedback is not None or (self.terms.gradient and bool(self.errors))
+        return ("feedback.",) * fed + ("rest.",) * (not self.terms.gradient)
+
+    def unsent_at(self, kind: str, here: slice) -> Tensor:
+        """One of `unsent_kinds` in a slice of the section, as if the view ended now: a new tensor, fp32, on the CPU."""
+        section = self.section
+        if kind == "rest.":
+            values = (section.x[here] - section.g[here]).to("cpu")
+        elif section.feedback is not None:
+            values = section.feedback[here].to("cpu", copy=True)
+        else:
+            values = torch.zeros(here.stop - here.start)
+        if self.errors and kind == self.unsent_kinds[-1]:
+            self.aggregator.add_errors_to(values, here.start)
+        return values
+
     def unsent(self, zeros: Callable[[int], Tensor] = torch.zeros) -> dict[str, Tensor]:
-        """This node's own terms of the sum S (docs/rounds.md), as if the view ended now: ``rest.`` is x - g,
-        ``feedback.`` the error feedback; one of them includes the server errors. Copies, fp32 [numel] on the CPU, in
-        vectors that ``zeros`` makes; zero vectors are left out."""
-        section, gradient = self.section, self.terms.gradient
-        found: dict[str, Tensor] = {}
-        if section.feedback is not None or (gradient and self.errors):
-            found["feedback."] = zeros(section.g.numel())
-            if section.feedback is not None:
-                found["feedback."].copy_(section.feedback)
-                leave(section.feedback)
-        if not gradient:
-            found["rest."] = zeros(section.g.numel())
-            for start in range(0, section.g.numel(), SEGMENT):
-                here = slice(start, start + SEGMENT)
-                found["rest."][here] = section.x[here] - section.g[here]
-            leave(section.x, section.g)
-        if self.errors:
-            self.aggregator.add_errors_to(found["feedback." if gradient else "rest."])
+        """All of `unsent_kinds`: copies, fp32 [numel] on the CPU each, in vectors that ``zeros`` makes."""
+        length, found = self.section.g.numel(), dict[str, Tensor]()
+        for kind in self.unsent_kinds:
+            found[kind] = zeros(length)
+            for start in range(0, length, SEGMENT):
+                here = slice(start, min(start + SEGMENT, length))
+                found[kind][here] = self.unsent_at(kind, here)
+        self.section.leave()
         return found
 
     def fold_errors(self) -> None:

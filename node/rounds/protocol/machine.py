@@ -50,6 +50,12 @@ class Rounds(Standing):
         self.current().placed.add(part)
         self.release(part)
 
+    def settle(self, part: int) -> None:
+        """Nobody needs this node's contribution to a part any more: the part's sum is here and cannot be lost."""
+        current, mine = self.current(), (part, self.index[self.me])
+        current.settled.add(part)
+        current.contributions[mine] = replace(current.contributions[mine], payload=())
+
     def release(self, part: int) -> None:
         """Drop the bytes of a part that are needed neither here nor by a member that could ask this node for them: in
         gradient mode the publisher answers until every member holds the result, and no step is committed before."""

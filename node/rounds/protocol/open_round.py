@@ -58,6 +58,8 @@ class OpenRound:
     held: dict[int, set[str]] = field(default_factory=dict)
     placed: set[int] = field(default_factory=set)
     """Parts whose sum has taken the gradient's place here, so that this node does not need their bytes."""
+    settled: set[int] = field(default_factory=set)
+    """Parts in which this node's own contribution is not needed any more, although the sum is."""
     ask_at: float = 0.0
     asked: int = 0
     complete: bool = False

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,11 +39,14 @@ REST, FEEDBACK, MOMENT = "rest.", "feedback.", "moment."
 """Prefixes of the tensors' names: x - g plus the server errors, explicit error feedback, the node's own moments."""
 _FILE = re.compile(r"^step-(\d{1,18})-view-(\d{1,9})\.safetensors$")
 _CHUNK = 1 << 22
+_SYNCED = 1 << 28
+"""A rest that training waits for goes to the disk in pieces of so many bytes."""
 
 
 @dataclass(frozen=True)
 class Rest:
-    """What a node keeps beside one checkpoint. ``tensors``: by prefix + parameter's name, on the CPU."""
+    """What a node keeps beside one checkpoint. ``tensors``: by prefix + parameter's name, on the CPU, or, where
+    ``read`` reads them from the state, their shapes alone."""
 
     step: int
     view: int
@@ -57,6 +60,12 @@ class Rest:
     optimizer_steps: int = 0
     rooms: tuple[Room, ...] = ()
     """Where tensors lie that are not in this process's own memory."""
+    read: Callable[[str], Tensor] | None = None
+    """Reads a tensor from the node's state, where memory does not suffice for copies."""
+
+    def values(self, name: str) -> Tensor:
+        """One of the tensors."""
+        return self.tensors[name] if self.read is None else self.read(name)
 
 
 class Rests:
@@ -79,9 +88,10 @@ class Rests:
         """(step, view) of each complete rest on the disk, newest first."""
         return [(step, view) for view, step in sorted(self._files(), reverse=True)]
 
-    def keep(self, rest: Rest) -> None:
-        """Write a rest in the background. If the one before is still being written, or there is no room, this one is
-        not kept, and the person is told."""
+    def keep(self, rest: Rest, pulse: Callable[[], None] = lambda: None) -> None:
+        """Write a rest in the background, or, if it has no copies, before this returns: ``pulse()`` is then called from
+        time to time. If the one before is still being written, or there is no room, this one is not kept, and the
+        person is told."""
         if self._problem:
             self._say(f"what this node learns beside checkpoints cannot be kept in {self.folder}: {self._problem}")
             self._problem = ""
@@ -92,7 +102,11 @@ class Rests:
         if self._limit and (KEPT + 1) * size > self._limit:
             self._say(f"{size / 1e9:.3g} GB beside each checkpoint are more than --max-disk has room for: not kept")
             return
-        self._writing = threading.Thread(target=self._write, args=(rest,), name="rests", daemon=True)
+        if rest.read is not None:
+            self._say(f"training waits while {size / 1e9:.3g} GB are kept beside each checkpoint: no memory for a copy")
+            self._write(rest, pulse)
+            return
+        self._writing = threading.Thread(target=self._write_slowly, args=(rest,), name="rests", daemon=True)
         self._writing.start()
 
     def wait(self, seconds: float | None = None) -> None:
@@ -112,7 +126,7 @@ class Rests:
             rest = Rest(step, view, norm, moved, tensors, beside, int(told["optimizer_steps"]))
         except (OSError, SafetensorError, ValueError, KeyError, TypeError):
             return None
-        return rest if told["run"] == self.run and told["content"] == _content(tensors) else None
+        return rest if told["run"] == self.run and told["content"] == _content(tensors, tensors.__getitem__) else None
 
     def forget_after(self, step: int) -> None:
         """The run goes back to a checkpoint: remove the rests of later steps, whose weights no longer exist."""
@@ -134,20 +148,30 @@ class Rests:
             self._told.add(message)
             self._tell(message)
 
-    def _write(self, rest: Rest) -> None:
+    def _write_slowly(self, rest: Rest) -> None:
         with contextlib.suppress(OSError, AttributeError):  # sets the priority of this thread alone; only on Linux
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        self._write(rest)
+
+    def _write(self, rest: Rest, pulse: Callable[[], None] = lambda: None) -> None:
         partial = self.folder / "partial"
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with partial.open("wb") as file:
-                layout = self._layout(rest)
+                layout = self._layout(rest, pulse)
                 file.write(layout.header)
+                unsynced = 0
                 for name in layout.offsets:  # piece by piece, so that no second copy is in memory
-                    data = _bytes(rest.tensors[name])
+                    values = rest.values(name)
+                    data = _bytes(values)
                     for start in range(0, len(data), _CHUNK):
-                        file.write(data[start : start + _CHUNK])
-                    leave(rest.tensors[name])
+                        pulse()
+                        unsynced += file.write(data[start : start + _CHUNK])
+                        if rest.read is not None and unsynced >= _SYNCED:  # else the last wait would be for all of it
+                            file.flush()
+                            os.fsync(file.fileno())
+                            unsynced = 0
+                    leave(values)
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(self._path(rest.step, rest.view))
@@ -159,13 +183,13 @@ class Rests:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
 
-    def _layout(self, rest: Rest) -> Written:
+    def _layout(self, rest: Rest, pulse: Callable[[], None]) -> Written:
         told = {
             "run": self.run,
             "norms": [rest.norm, rest.moved],
             "optimizer_steps": rest.optimizer_steps,
             "beside": dict(rest.beside),
-            "content": _content(rest.tensors),
+            "content": _content(rest.tensors, rest.values, pulse),
         }
         return written(rest.tensors, {"rest": json.dumps(told)})
 
@@ -221,12 +245,14 @@ def digest_of(values: Tensor) -> str:
     return f"{xxhash.xxh3_64_intdigest(_bytes(values)):016x}"
 
 
-def _content(tensors: Mapping[str, Tensor]) -> str:
+def _content(names: Iterable[str], values: Callable[[str], Tensor], pulse: Callable[[], None] = lambda: None) -> str:
     digest = xxhash.xxh3_64()
-    for name in sorted(tensors):
+    for name in sorted(names):
+        pulse()
         digest.update(name.encode())
-        digest.update(_bytes(tensors[name]))
-        leave(tensors[name])
+        one = values(name)
+        digest.update(_bytes(one))
+        leave(one)
     return f"{digest.intdigest():016x}"
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from .... import compress
 from ....compress.cpu import dispatch as fast
 from ....job.schema import Job
+from ..sections import vectors
 from ..sections.moments import STRETCH, Kept
 from ..sections.section import Section, Stretch
 from . import adamw_fused
@@ -223,9 +224,11 @@ def squared_norm(vector: Tensor) -> float:
         quick = math.fsum(float(torch.dot(piece, piece)) for piece in pieces)  # a stage has too many for one fp32 sum
         if 1e-20 < quick < math.inf:  # else squares may leave fp32's range although the values do not
             return quick
-    else:
-        pieces = (vector.to(compress.home(vector.device)),)  # a device that has float64
-    return math.fsum(float(piece.double().square().sum()) for piece in pieces)
+        return math.fsum(float(piece.double().square().sum()) for piece in pieces)
+    # Piece by piece on a device that has float64: the vector in it and its squares would be four more of its length.
+    home = compress.home(vector.device)
+    sums = [piece.to(home).double().square_().sum() for piece in torch.split(vector, vectors.PIECE)]
+    return float(torch.stack(sums).sum()) if sums else 0.0  # one wait for the device
 
 
 def squares_of(sections: Iterable[Section], names: Collection[str], alone: Collection[str] = ()) -> dict[str, float]:

@@ -19,6 +19,7 @@ from ....job.schema import Job
 from ....proto import control_pb2
 from ...context import NodeContext
 from ...models.definition import ModelDefinition
+from ...state.sections.vectors import squared_norm_of_sum
 from ...state.stage_state import StageState
 from ...state.transfers.fetching import StateFetch
 from ...state.transfers.traffic import StateTraffic
@@ -141,13 +142,15 @@ def unsent(view: ViewMember, layers: list[int], definition: ModelDefinition) -> 
     for section_name, section in view.state.sections.items():
         exchange = view.exchanges[section_name]
         moved += exchange.own_norm**2 if view.gradient else section.moved**2
-        whole = sum(exchange.unsent().values(), torch.zeros(()))
-        for name, values in section.layout.views(whole) if whole.dim() else ():
+        vectors = exchange.unsent().values()
+        for named in zip(*map(section.layout.views, vectors), strict=True):
+            name = named[0][0]
             layer = definition.layer_of(name)
             if layer not in squares and name == definition.tied_trained:  # on the last stage's nodes
                 layer = max(squares, default=layer)
             if layer in squares:
-                squares[layer] += float(values.double().square().sum()) * _counts(view, section_name) ** 2
+                terms = [values.reshape(-1) for _, values in named]
+                squares[layer] += squared_norm_of_sum(terms) * _counts(view, section_name) ** 2
     return [math.sqrt(one) for one in squares.values()], math.sqrt(moved)
 
 
@@ -180,4 +183,4 @@ def _wrong(values: Mapping[str, Tensor], references: Mapping[str, Tensor], gradi
 
 
 def _norm(vectors: Iterable[Tensor]) -> float:
-    return math.sqrt(sum(float(one.double().square().sum()) for one in vectors))
+    return math.sqrt(sum(squared_norm_of_sum([one.reshape(-1)]) for one in vectors))

@@ -9,6 +9,7 @@ from .... import compress
 from ...rounds.protocol.standing import ROUNDS_WITHOUT_DEADLINE
 from ...state.optimizers.optimizers import squared_norm
 from ...state.sections.room import leave
+from ...state.sections.vectors import squared_norm_of_sum
 from ..member.view_member import ViewMember
 
 SECONDS = 15.0
@@ -72,8 +73,8 @@ def left_unsaid(view: ViewMember, reached: int) -> str:
     steps = view.step - reached
     squares = 0.0
     for one in view.state.sections.values():
-        rest = one.x - one.g if one.feedback is None else one.x - one.g + one.feedback
-        squares += float(rest.square().sum())
+        fed = [] if one.feedback is None else [one.feedback]
+        squares += squared_norm_of_sum([one.x, one.g, *fed], [1.0, -1.0, 1.0][: 2 + len(fed)])
         one.leave()
     norm = math.sqrt(squares)
     if not norm:

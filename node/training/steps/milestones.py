@@ -86,9 +86,10 @@ class Milestones:
         # round).
         missing = self._mode.missing(step)
         keeps = [stage for stage in view.state.stages if view.plan.keeper(stage) == context.name]
-        rest = rest_of(view, step) if resources.rests is not None or keeps else None
+        room = resources.memory_left() / 2 if resources.rests is not None else 0.0
+        rest = rest_of(view, step, room) if resources.rests is not None or keeps else None
         if resources.rests is not None and rest is not None:
-            resources.rests.keep(rest)
+            resources.rests.keep(rest, self._is_writing)
             kept = control_pb2.Kept(step=step, view=context.view, norm=rest.norm, moved=rest.moved)
             context.report(control_pb2.Report(kept=kept))
         position = view.position.after(step, view.job.train.batch, sorted(one for own in missing for one in own))
@@ -105,6 +106,10 @@ class Milestones:
             meta["pipelines"] = [list(pipeline) for pipeline in view.plan.pipelines]
             meta["unfinished"] = {str(pipeline): own for pipeline, own in enumerate(missing) if own}
             context.wire.store(step, file, payload, len(view.plan.stages), meta)
+
+    def _is_writing(self) -> None:
+        """Say that this node lives while it writes a rest."""
+        self._view.context.wire.doing = "keeps what it learnt beside a checkpoint"
 
 
 def evaluated(facts: Facts, size: int) -> list[tuple[int, list[int]]]:

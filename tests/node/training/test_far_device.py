@@ -1,18 +1,24 @@
 """The trainer on a device that refuses what CUDA refuses: models, optimisers, rounds, snapshots and state transfer; and
 how often a step makes the host wait for the device."""
 
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import replace
 
 import pytest
 import torch
+from allocations import Allocations
 from far_device import FAR, Far, far_device
 from windows import Windows, facts_of
 
 from farflung.job.schema import Job
+from farflung.node.rounds.arithmetic import batches
+from farflung.node.rounds.protocol import payloads
 from farflung.node.state.optimizers import adamw_fused
 from farflung.node.state.optimizers.optimizers import AdamW
+from farflung.node.state.sections import vectors
 from farflung.node.state.sections.moments import Kept
 from farflung.node.state.sections.section import Layout, Section
+from farflung.node.training.member.view_member import ViewMember
 from farflung.node.training.trainer import Trainer
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
@@ -27,13 +33,19 @@ STAGES = Plan(pipelines=(("n0", "n1"),), stages=((0, 1), (2, 2)), microbatches=(
 
 
 @pytest.fixture
-def waits(monkeypatch):
+def allocations():
+    """By node: what allocated large tensors."""
+    return defaultdict(Counter)
+
+
+@pytest.fixture
+def waits(monkeypatch, allocations):
     """Every trainer's thread computes on the far device. Of all of them: what the host waited for."""
     found = Counter()
     run = Trainer.run
 
     def on_device(trainer):
-        with far_device(found):
+        with far_device(found), Allocations(allocations[trainer.context.name]):
             run(trainer)
 
     monkeypatch.setattr(Trainer, "run", on_device)
@@ -41,11 +53,12 @@ def waits(monkeypatch):
     return found
 
 
-def job_of(train=None, activations=None, steps=STEPS, quiet=False, **updates) -> Job:
+def job_of(train=None, activations=None, steps=STEPS, quiet=False, model=None, **updates) -> Job:
     return Job.model_validate(
         {
             "run": {"name": "far", "seed": 3, "steps": steps},
-            "model": {"family": "llama", "layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "context": 8},
+            "model": {"family": "llama", "layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "context": 8}
+            | (model or {}),
             "data": {"text": ["none.txt"]},
             "train": {"batch": 6, "microbatch": 1, "learning_rate": 3e-3, "eval_every": 0 if quiet else 2}
             | (train or {}),
@@ -148,8 +161,8 @@ def test_a_joiner_takes_weights_and_moments():
     ("plan", "microbatch", "step"),
     [
         (ALONE, {"__bool__": 1}, {"tolist": 2, "__float__": 1}),
-        # Where stages are cut: whether what goes is finite, twice, and its copy; both ways.
-        (STAGES, {"__bool__": 2 + 4, "cpu": 2}, {"tolist": 2, "__float__": 2}),
+        # Where stages are cut: whether what goes is finite, and its copy; both ways.
+        (STAGES, {"__bool__": 2 + 2, "cpu": 2}, {"tolist": 2, "__float__": 2}),
     ],
     ids=["alone", "two stages"],
 )
@@ -164,3 +177,32 @@ def test_how_often_the_host_waits(waits, plan, microbatch, step):
     a_step = {name: (counts[1][name] - counts[0][name]) / 2 for name in counts[1]}
     wanted = Counter(step) + Counter({name: MICROBATCHES * count for name, count in microbatch.items()})
     assert {name: count for name, count in a_step.items() if count} == wanted
+
+
+LONG = {"layers": 3, "width": 128}
+"""A stage of 2 MB, whose matrices, and segments, take less than LARGE."""
+WAYS_TO_AGREE = {
+    "gradient, int8": {"mode": "gradient", "codec": "int8"},
+    "delta, none": {"mode": "delta", "overlap": 1},
+    "delta, cocktail": {"mode": "delta", "codec": "cocktail:random=0.5,top=0.5", "overlap": 1},
+}
+
+
+@pytest.mark.parametrize("updates", WAYS_TO_AGREE.values(), ids=WAYS_TO_AGREE)
+def test_no_step_allocates_a_vector_as_long_as_the_stage(allocations, monkeypatch, updates):
+    """A number of docs/gpu.md: whatever its length, a step needs new memory for segments and pieces alone."""
+    monkeypatch.setattr("allocations.LARGE", 3 << 19)
+    monkeypatch.setattr(payloads, "SEGMENT", 1 << 16)
+    monkeypatch.setattr(batches, "AT_ONCE", 1 << 18)
+    monkeypatch.setattr(vectors, "PIECE", 1 << 16)
+    after, stepped = {}, ViewMember.stepped
+
+    def counted_step(view, step):
+        after[view.context.name, step] = Counter(allocations[view.context.name])
+        stepped(view, step)
+
+    monkeypatch.setattr(ViewMember, "stepped", counted_step)
+    trained(job_of(steps=3, quiet=True, model=LONG, **updates), replace(GROUP, stages=((0, 4),)))
+    for name in GROUP.nodes:
+        assert after[name, 1], "what is allocated once is counted"
+        assert after[name, 3] - after[name, 2] == Counter()

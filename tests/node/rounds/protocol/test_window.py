@@ -99,6 +99,62 @@ def test_a_member_never_holds_more_than_the_window(pattern):
     assert most < parts * one * 2, "less than what all contributions of the round would take"
 
 
+@settings(max_examples=12)
+@given(
+    st.sampled_from(["publishers", "all_to_all", "two_level"]),
+    st.sampled_from(["int8", "int4", "topk:ratio=0.2,feedback=true"]),
+    st.integers(0, 2**32),
+)
+def test_with_error_feedback_own_bytes_are_free_before_the_commit_and_no_bit_differs(pattern, codec, seed):
+    """What an encoding lost takes the gradient's place as soon as its part's sum is safe, instead of at the commit."""
+    chance = random.Random(seed)
+    early, late = (Group(pattern, codec, [1.0] * 3, gradient=True, cuts=CUTS) for _ in range(2))
+    for link in late.links.values():
+        link.offering._settle = lambda current: None
+    for number in range(3):
+        for group in (early, late):
+            gradients(group, number)
+            for link in group.links.values():
+                link.begin()
+        while early.mail:
+            early.deliver(chance.randrange(len(early.mail)), keep=chance.random() < 0.2)
+        late.deliver_all()
+        for name, link in early.links.items():
+            own = link.rounds.index[name]
+            kept = [sent for (_, of), sent in link.rounds.open.contributions.items() if of == own and len(sent.payload)]
+            assert len(kept) == (len(link.rounds.parts) if pattern == "all_to_all" else 0)
+            assert all(len(sent.payload) for sent in link.exchange.encoder.own.values()) == (pattern == "all_to_all")
+            before = late.links[name].exchange.section.feedback
+            assert before is None or torch.equal(link.exchange.section.feedback, before), "changed before the commit"
+        found, wanted = finish(early), finish(late)
+        assert all(torch.equal(one, wanted[0]) for one in (*found, *wanted))
+        for name, link in early.links.items():
+            exchange, other = link.exchange, late.links[name].exchange
+            assert torch.equal(exchange.section.feedback, other.section.feedback)
+            assert exchange.errors.keys() == other.errors.keys()
+            assert all(torch.equal(error, other.errors[part]) for part, error in exchange.errors.items())
+
+
+def test_a_step_that_is_dropped_leaves_the_error_feedback_as_it_was():
+    group = Group("publishers", "int8", [1.0, 1.0], gradient=True, cuts=CUTS)
+    for number, bad in enumerate((False, True)):
+        gradients(group, number)
+        if bad:
+            group.links["b"].exchange.section.grad[50] = float("nan")
+        for link in group.links.values():
+            link.begin()
+        kept = [
+            None if link.exchange.section.feedback is None else link.exchange.section.feedback.clone()
+            for link in group.links.values()
+        ]
+        group.deliver_all()
+        if not bad:
+            finish(group)
+    assert all(link.complete for link in group.links.values())
+    for before, link in zip(kept, group.links.values(), strict=True):
+        assert torch.equal(before, link.exchange.section.feedback)
+
+
 def test_bytes_that_are_gone_are_not_sent_again_and_those_needed_are():
     group = Group("publishers", "none", [1.0, 1.0, 1.0], gradient=True, cuts=CUTS)
     gradients(group)

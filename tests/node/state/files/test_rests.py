@@ -2,15 +2,24 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from allocated import peak_of
 from hypothesis import given
 from hypothesis import strategies as st
 from round_group import NUMEL, Group
 from sums import s_of
 
+from farflung.node.rounds.arithmetic import exchange as exchanges
+from farflung.node.rounds.arithmetic.exchange import Exchange
+from farflung.node.rounds.protocol.messages import Part, RoundPlan
 from farflung.node.state.files.rests import KEPT, PENDING, Rest, Rests, digest_of, staying
+from farflung.node.state.sections import vectors
+from farflung.node.state.sections.moments import Kept
+from farflung.node.state.sections.section import Layout, Section
+from farflung.node.training.member.residual import rest_of
 from farflung.node.training.steps.milestones import Milestones
 from farflung.scheduler import Plan
 
@@ -188,6 +197,68 @@ def test_s_is_the_same_after_a_restart_of_everything(restarts, tmp_path, monkeyp
     g = again.trainers["a"].state.sections["stage-0"].g.double()
     if "pattern" not in updates:
         assert float((wanted - g).norm()) > 1e-3, "or there would be nothing to lose"
+
+
+def test_the_norm_of_a_rest_takes_no_vector_of_the_stage_s_length(monkeypatch):
+    """What a checkpoint, a view change and a goodbye say of it: in fp64 and squared it would be four copies more."""
+    monkeypatch.setattr(vectors, "PIECE", 1 << 12)
+    length = 3 * vectors.PIECE + 17
+    x, g, fed = (torch.randn(length, generator=torch.Generator().manual_seed(one)) for one in range(3))
+    found = []
+    peak = peak_of(lambda: found.append(vectors.squared_norm_of_sum((x, g, fed), (1.0, -1.0, 2.0))))
+    assert found[0] == pytest.approx(float((x.double() - g.double() + 2 * fed.double()).square().sum()), rel=1e-12)
+    assert peak <= 4 * 8 * vectors.PIECE
+    assert vectors.squared_norm_of_sum([]) == 0.0
+
+
+def view_of(gradient):
+    """A member of a view with 8 parameters of 256 kB, a server error of a part in the middle, and an error feedback in
+    gradient mode."""
+    layout = Layout.of("stage-0", {f"w{number}": (256, 256) for number in range(8)})
+    length, draw = layout.numel, torch.Generator().manual_seed(3)
+    section = Section(layout, gradient, Kept(("m", "v")), torch.device("cpu"))
+    for vector in (section.g, section.x, *section.moments.values()):
+        vector.normal_(generator=draw)
+    third = length // 3
+    parts = [Part(at, "ab"[at % 2], third * at, length if at == 2 else third * (at + 1)) for at in range(3)]
+    plan = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), tuple(parts), "publishers", gradient)
+    exchange = Exchange(section, plan, "b", "int8", gradient=gradient)
+    exchange.errors[1] = torch.randn(third, generator=draw)
+    section.feedback = torch.randn(length, generator=draw) if gradient else None
+    state = SimpleNamespace(sections={"stage-0": section}, optimizer_steps=1)
+    context = SimpleNamespace(view=1)
+    return SimpleNamespace(
+        state=state, exchanges={"stage-0": exchange}, gradient=gradient, is_alone=False, context=context
+    )
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_a_rest_takes_its_copies_or_where_memory_is_short_one_parameter(monkeypatch, tmp_path, gradient):
+    monkeypatch.setattr(vectors, "PIECE", 1 << 12)
+    monkeypatch.setattr(exchanges, "SEGMENT", 1 << 12)
+    view, one = view_of(gradient), 4 << 16
+    copied, read, pulses, said = [], [], [], []
+    most = peak_of(lambda: copied.append(rest_of(view, 5)))
+    kept = sum(values.nbytes for values in copied[0].tensors.values())
+    assert kept == 8 * one * (1 if gradient else 3)
+    assert most <= kept + one
+    rests = Rests(tmp_path / "read", "run", tell=said.append)
+
+    def keep():
+        read.append(rest_of(view, 5, kept - 1))
+        rests.keep(read[0], lambda: pulses.append(1))
+
+    assert peak_of(keep) < 3.5 * one, "a parameter, the one before, and a server error of it"
+    assert rests.held() == [(5, 1)] and pulses and "training waits" in said[0]
+    before = Rests(tmp_path / "copied", "run")
+    before.keep(copied[0])
+    before.wait()
+    found, wanted = rests.read(5, 1), before.read(5, 1)
+    assert found.tensors.keys() == wanted.tensors.keys()
+    assert all(torch.equal(values, wanted.tensors[name]) for name, values in found.tensors.items())
+    assert (found.norm, found.beside) == (wanted.norm, wanted.beside)
+    whole = sum(view.exchanges["stage-0"].unsent().values())
+    assert found.norm == pytest.approx(float(whole.double().norm()) * (1.0 if gradient else 0.5), rel=1e-6)
 
 
 def test_a_hash_of_bits_tells_them_apart():
