@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -236,6 +237,8 @@ def skeleton_of(config: Any, auto: str = LanguageModel.auto) -> Any:
     # Other attention implementations draw dropout masks inside of a kernel, where they cannot be keyed.
     more = {"attn_implementation": "eager"} if has_rates(config) else {}
     try:
+        # With torch 2.6 this module, which every model imports, cannot be imported under the meta device.
+        importlib.import_module("transformers.generation.utils")
         with torch.device("meta"):
             return getattr(transformers, auto).from_config(config, trust_remote_code=False, **more)
     except Exception as error:  # a class may fail in any way at a configuration that it does not expect
