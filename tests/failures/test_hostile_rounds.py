@@ -134,7 +134,7 @@ def test_a_lie_in_gradient_mode_costs_the_step_and_nothing_else():
     assert_sound(hub, NAMES)
 
 
-def test_who_says_in_every_step_that_its_gradient_is_not_finite_is_named(monkeypatch):
+def test_who_says_in_every_step_that_its_gradient_is_not_finite_is_named_and_put_out(monkeypatch):
     monkeypatch.setattr(spoilers, "PATIENCE", 4)
 
     def tamper(hub, sender, to, header, data):
@@ -144,6 +144,8 @@ def test_who_says_in_every_step_that_its_gradient_is_not_finite_is_named(monkeyp
         return data
 
     hub = start(job_of("gradient", pattern="publishers"), tamper)
+    wait_until(lambda: verdicts(hub))
+    assert verdicts(hub)[0].out == "d", verdicts(hub)
     outcome = hub.finish(NAMES)
     assert not hub.errors
     named = [one for one in outcome.warnings if "is not finite, as in" in one]
@@ -231,6 +233,17 @@ def said(hub):
         if report.WhichOneof("kind") == "warning" and report.warning.refused:
             found.append((report.warning.node, report.warning.message))
     return found
+
+
+def verdicts(hub):
+    """What a coordinator decides by the refusals that have been reported and not read yet."""
+    refusals, circles = Refusals(), {name: circle_of(PLAN, name, False, {}) for name in NAMES}
+    found = []
+    for by, report in list(hub.reports.queue):
+        if report.WhichOneof("kind") == "warning" and report.warning.refused:
+            of, points = report.warning.node, report.warning.refused
+            found.append(refusals.count((by, "1"), (of, "1"), points, circles[of], circles[by]))
+    return [verdict for verdict in found if verdict is not None]
 
 
 @pytest.mark.usefixtures("nobody_late")

@@ -2,7 +2,8 @@
 
 The first process has the machine of each section's rounds and an exchange of its own, with all that outlives a round
 (server errors, what was offered). What goes over whole vectors is done by the rank that keeps them, with an exchange
-that has the same terms and no memory: it encodes, decodes, and changes the vectors.
+that has the same terms: it encodes, decodes, and changes the vectors. Beside these it remembers only what an open round
+needs of it: programs of phases, and x - g where steps overtake the round.
 """
 
 from __future__ import annotations

@@ -34,11 +34,25 @@ def test_what_is_nobodys_fault(empty):
     assert not any(spoilers.found(round, offered(*empty)) for round in range(1, 100))
 
 
-@given(every=st.integers(2, 60))
+@given(every=st.integers(1, 60))
 def test_who_spoils_now_and_then_is_named_if_it_is_often(every):
-    spoilers, named = Spoilers(0), False
-    for round in range(1, 60 * PATIENCE):
-        named = named or bool(spoilers.found(round, offered(*([1] if round % every == 0 else []))))
-    often = 1 - RELIEF * (every - 1)  # what a cycle adds
-    assert named if often * (60 * PATIENCE // every) > PATIENCE + 1 else True
-    assert not named if every > 1 / RELIEF + 1 else True
+    """The n-th time that one spoils a round, with ``every`` - 1 sound ones between: named when it counts too much."""
+    spoilers, grows = Spoilers(0), 1 - RELIEF * (every - 1)  # what a cycle adds
+    times = 1 + int((PATIENCE - 1) / grows) + 1 if grows > 0 else 1000 // every
+    named = [
+        round
+        for round in range(1, times * every + 1)
+        if spoilers.found(round, offered(*([1] if round % every == 0 else [])))
+    ]
+    assert named == ([times * every] if every < 1 / RELIEF + 1 else [])
+
+
+@given(spoilt=st.lists(st.sets(st.integers(0, 3)), max_size=200))
+def test_only_who_spoils_a_round_now_and_too_many_before_is_named(spoilt):
+    spoilers = Spoilers(0)
+    for round, empty in enumerate(spoilt, 1):
+        named = spoilers.found(round, offered(*empty, members=4))
+        before = [one for one in spoilt[:round] if len(one) < 4]
+        assert set(named) <= empty - {0}
+        assert all(sum(index in one for one in before) > PATIENCE for index in named)
+        assert not named or len(empty) < 4
