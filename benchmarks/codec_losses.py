@@ -6,8 +6,8 @@
     python -m benchmarks.codec_losses --size byte --run  before, runs the settings of advice that have not run
 
 Each setting is compared with one optimiser on the whole batch, seed by seed; where two settings have the same mode,
-interval and codec (other overlap, or other dense rounds) the first of the bench counts. Settings with an outer momentum
-are not in the table: advice names none.
+interval and codec (other overlap, fragments or dense rounds) the first of the bench counts. Settings with an outer
+momentum are not in the table: advice names none.
 """
 
 from __future__ import annotations
@@ -68,43 +68,42 @@ def of_quality() -> Iterator[dict[str, Any]]:
 def of_equal_loss(size: str) -> Iterator[dict[str, Any]]:
     own = [one for one in rows() if (one["size"], one["steps"]) == (size, SIZES[size].steps) and one["seed"] in SEEDS]
     base = {one["seed"]: one["loss"] for one in own if one["method"] == BASELINE}
-    for name, method in {**ladders(), **METHODS}.items():
-        rate = RATES.get(name) or best_rate(size, name, SIZES[size].steps)
+    untuned = ladders()
+    for name, method in {**{name: method for name, (method, _) in untuned.items()}, **METHODS}.items():
+        rate = untuned[name][1] if name in untuned else best_rate(size, name, SIZES[size].steps)
         runs = [one for one in own if (one["method"], one["rate"]) == (name, rate)]
         plain = not method.train and method.remedy is None and "outer" not in method.updates
         if len(runs) == len(SEEDS) == len(base) and plain:
             losses = {one["seed"]: one["loss"] for one in runs}
             own_command = f"python -m benchmarks.codec_losses --size {size} --run"
-            command = own_command if name.startswith(LADDER) else runs[0]["command"]
-            yield row(method.updates, losses, base, runs[0]["parameters"], runs[0]["steps"], command)
+            command = own_command if name in untuned else runs[0]["command"]
+            made = row(method.updates, losses, base, runs[0]["parameters"], runs[0]["steps"], command)
+            yield {**made, "tuned": False} if name in untuned else made
 
 
-LADDER = "ladder: "
-RATES: dict[str, float] = {}
-
-
-def ladders() -> dict[str, Method]:
-    """The modes, intervals and codecs that advice chooses among, as methods of equal_loss. Each has the learning rate
-    that its neighbours have: 0.01 with a round a step, and that of plain averaging with a round in 20."""
+def ladders() -> dict[str, tuple[Method, float]]:
+    """The modes, intervals and codecs that advice chooses among, as methods of equal_loss, with their learning rates.
+    These are not tuned: each has the one that its neighbours have, 0.01 with a round a step, and that of plain
+    averaging with a round in 20."""
     found = {}
     for mode, every in (("delta", 1), ("gradient", 1), ("delta", RARE)):
         for codec in ladder(mode, every):
             overlap = 1 if mode == "delta" else 0
-            name = f"{LADDER}{mode}, every {every}, {codec}"
-            found[name] = Method({"mode": mode, "every": every, "codec": codec, "overlap": overlap})
-            RATES[name] = 0.01 if every == 1 else 0.005
+            method = Method({"mode": mode, "every": every, "codec": codec, "overlap": overlap})
+            found[f"ladder: {mode}, every {every}, {codec}"] = method, 0.01 if every == 1 else 0.005
     return found
 
 
 def run_ladders(size: str, only: str, minutes: float) -> None:
     """The settings that have not run, three seeds each."""
-    METHODS.update(ladders())
+    wanted = {name: one for name, one in ladders().items() if re.search(only, name)}
+    METHODS.update({name: method for name, (method, _) in wanted.items()})  # where the bench finds them
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(size, Path(folder), "cpu", minutes)
-        for name in METHODS:
-            for seed in SEEDS if name.startswith(LADDER) and re.search(only, name) else ():
-                bench.lose(name, seed, RATES[name], bench.size.steps)
+        for name, (_, rate) in wanted.items():
+            for seed in SEEDS:
+                bench.lose(name, seed, rate, bench.size.steps)
 
 
 def main() -> None:

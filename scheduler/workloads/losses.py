@@ -15,7 +15,8 @@ Key = tuple[str, int, str]
 @dataclass(frozen=True)
 class Loss:
     """Validation loss in per cent above one optimiser on the whole batch: the mean over ``seeds`` and half its 95 %
-    interval (None: of one seed); of a model of so many parameters after so many steps, by a command."""
+    interval (None: of one seed); of a model of so many parameters after so many steps, by a command. ``tuned``: whether
+    its learning rate was chosen for it; else it is that of its neighbours."""
 
     percent: float
     interval: float | None
@@ -23,6 +24,7 @@ class Loss:
     parameters: int
     steps: int
     command: str
+    tuned: bool = True
 
     @property
     def baseline(self) -> bool:
@@ -40,7 +42,8 @@ class Loss:
     def source(self) -> str:
         """Where the cost is from."""
         seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
-        return f"{self.parameters:,} parameters, {self.steps:,} steps, {seeds}: {self.command}"
+        rate = "" if self.tuned else ", learning rate not tuned"
+        return f"{self.parameters:,} parameters, {self.steps:,} steps, {seeds}{rate}: {self.command}"
 
 
 @lru_cache(maxsize=1)

@@ -64,6 +64,8 @@ def test_a_sentence_says_what_a_choice_costs_and_where_that_is_from():
     loss = measured()["delta", 1, cocktail.codec]
     assert f"compared with one optimiser on the whole batch: {loss.words} ({loss.parameters:,} parameters" in words
     assert f"{loss.command}); larger models were not measured." in words
+    int8 = Choice("delta", 1, "int8", 8.0, 0.1)
+    assert "3 seeds, learning rate not tuned: python" in sentence(int8, int8, 1.0) and "not tuned" not in words
     rare = Choice("delta", RARE, "int8", 8.0, 0.1)
     assert "on the whole batch: that was not measured." in sentence(rare, rare, 1.0)
 
