@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -67,15 +68,9 @@ class Placement:
         optimizer, job = resources.optimizer, context.job
         of_weights = moment_bytes(job.train.model_dump(), job.model.model_dump().get("lora")) / 4
         vectors = of_weights if optimizer.factored else len(optimizer.moments)
-        folder = resources.owner.offload_folder if job.train.offload_kind != "none" else None
-        must_fit(context, resources.owner.limits.memory, 0.0 if folder is not None else vectors, plan, place)
         shared = resources.in_pieces(context, plan)
-        if folder is not None and shared:
-            raise FarflungError(
-                "the moments of an island whose devices hold pieces lie in memory that its processes share, not in a "
-                f"file in {folder}",
-                "join without --offload-folder, or without --island",
-            )
+        folder = folder_of_moments(resources.owner.offload_folder, job.train.offload_kind, shared)
+        must_fit(context, resources.owner.limits.memory, 0.0 if folder is not None else vectors, plan, place)
         if self._held_before:
             gc.collect()  # free the earlier place, which is as large and has reference cycles
         self._held_before = True
@@ -173,6 +168,20 @@ class Placement:
             self._context.tell(f"does not follow a stage: {failed}")
         caught_up = control_pb2.CaughtUp(view=self._context.view, failed=failed)
         self._said.say(control_pb2.Report(caught_up=caught_up))
+
+
+def folder_of_moments(named: Path | None, offload: str, shared: bool) -> Path | None:
+    """The folder in which the moments lie, of the one that the owner has ``named``; None: in memory. FarflungError: an
+    island's processes share them (``shared``)."""
+    if named is None or offload == "none":
+        return None
+    if shared:
+        raise FarflungError(
+            "the moments of an island whose devices hold pieces lie in memory that its processes share, not in a file "
+            f"in {named}",
+            "join without --offload-folder, or without --island",
+        )
+    return named
 
 
 def must_fit(context: NodeContext, limit: int, moments: float, plan: Plan, place: str) -> None:

@@ -13,6 +13,7 @@ from farflung.node.state.optimizers.optimizers import AdamW
 from farflung.node.state.sections.mapped import zeros_in
 from farflung.node.state.sections.moments import Kept
 from farflung.node.state.sections.section import Layout, Section
+from farflung.node.training.changes.placement import folder_of_moments
 from farflung.proto.errors import FarflungError
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
@@ -49,6 +50,13 @@ def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path):
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FarflungError, match="No such file"):
         zeros_in(tmp_path / "none", 10, torch.float32)
+
+
+def test_the_folder_is_for_moments_that_the_job_offloads_and_no_process_shares(tmp_path):
+    assert folder_of_moments(tmp_path, "moments", False) == folder_of_moments(tmp_path, "optimizer", False) == tmp_path
+    assert folder_of_moments(tmp_path, "none", True) is folder_of_moments(None, "moments", True) is None
+    with pytest.raises(FarflungError, match="memory that its processes share"):
+        folder_of_moments(tmp_path, "moments", True)
 
 
 def started(mode, offload, folder=None) -> Hub:
