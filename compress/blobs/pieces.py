@@ -227,7 +227,8 @@ def to_device(data: Buffer, device: torch.device) -> torch.Tensor:
     if not len(data):
         return torch.empty(0, dtype=torch.uint8, device=device)
     if device.type != "cuda" or not torch.cuda.is_available():
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device, non_blocking=True)
+        # Not blocking on an emulated device, as on a real one; on others the bytes must stay until they are copied.
+        return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device, non_blocking=device.type == "cuda")
     here = torch.empty(len(data), dtype=torch.uint8, pin_memory=True)
     memoryview(here.numpy())[:] = data  # type: ignore[arg-type,unused-ignore]
     return here.to(device, non_blocking=True)

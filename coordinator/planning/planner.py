@@ -43,10 +43,10 @@ def memory_of(job: Job, kind: str, memory: float, nodes: int = 1) -> float:
     members = max(1, nodes // (stages if isinstance(stages, int) else 1))
     members = min(members, pipelines if isinstance(pipelines, int) else USUAL)
     messages, moments = jobs.message_bytes(job.updates.model_dump(), members), moment_bytes(job)
-    kind, reference = job.train.offload_kind, jobs.reference_bytes(job.updates.model_dump())
-    apart = reference if kind in APART else 0.0
-    counted = on_device(kind, jobs.WEIGHT_BYTES, moments, 0.0)
-    return memory * counted / (jobs.WEIGHT_BYTES + moments + messages + apart)
+    offload, reference = job.train.offload_kind, jobs.reference_bytes(job.updates.model_dump())
+    moved = reference if offload in APART else 0.0
+    counted = on_device(offload, jobs.WEIGHT_BYTES, moments, 0.0)
+    return memory * counted / (jobs.WEIGHT_BYTES + moments + messages + moved)
 
 
 def memories_of(job: Job, found: Mapping[str, Any], nodes: int = 1) -> dict[str, Any]:

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from ...compress import CodecError
+from ...compress.blobs.pieces import onto
 from ...proto import data_pb2
 from ...proto.messages import bodies
 from ...proto.words.loss_scale import is_scale
 from ...scheduler import Action, Order
 from ..context import NodeContext
-from ..device.onto import onto
 from ..models.compiled import not_compiled
 from ..models.dropout import Draw
 from ..models.stage import Pass

@@ -19,11 +19,10 @@ from ..workloads.inside import PIECES, grid_of, rank_needs
 from ..workloads.layers import held_by_stage
 from ..workloads.settled import INSIDE_KEY, as_settled
 from ..workloads.workload import Workload
+from .choose_settings import LEAST_S
 
 TRIES = 4
 """Plans with less and less memory for islands that have too little for the one before."""
-LEAST_S = 1e-3
-"""Seconds that a plan gets when the limit is over, so that every way is tried."""
 
 Planned = Callable[[Network, Workload, float, Plan | None], Plan]
 """(network of single devices, workload, seconds, the plan in force) -> a plan. Raises PlanError."""

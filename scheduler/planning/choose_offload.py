@@ -13,9 +13,7 @@ from ..plans import Plan
 from ..workloads.offload import MOMENTS, NONE
 from ..workloads.settled import OFFLOAD_KEY, offloaded
 from ..workloads.workload import Workload
-
-LEAST_S = 1e-3
-"""Seconds that a plan gets where no time is left."""
+from .choose_settings import LEAST_S
 
 Planned = Callable[[Workload, float, Plan | None], Plan]
 """(a workload that leaves no offload open, seconds for the search, the plan in force if it offloads in the same way) ->

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...rounds.arithmetic.exchange import Exchange
 from ...rounds.arithmetic.ways.masked import Masked
-from ...rounds.protocol.messages import Contribution, Decide, Part, Result
+from ...rounds.protocol.messages import Contribution, Decide, Part, Result, Sent
 from ...rounds.protocol.open_round import OpenRound
 from ...rounds.protocol.payloads import Refused, pieces_of
 from .box import Box
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ..island import Island
 
 Words = dict[str, Any]
-Sent = Mapping[tuple[int, int], Contribution]
 
 
 class IslandRounds:

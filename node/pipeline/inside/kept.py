@@ -8,10 +8,8 @@ from typing import Protocol
 
 from ...rounds.arithmetic.applier import TakeOff
 from ...rounds.arithmetic.update import Update
-from ...rounds.protocol.messages import Contribution, Decide, Part, Result
+from ...rounds.protocol.messages import Contribution, Decide, Part, Result, Sent
 from ...rounds.protocol.payloads import Refused
-
-Sent = Mapping[tuple[int, int], Contribution]
 
 
 class Orders(Protocol):

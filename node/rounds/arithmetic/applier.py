@@ -59,11 +59,6 @@ class Applier:
             self._progress = {here.start: x[here] - g[here] for here in pieces}
 
     @property
-    def holds_progress(self) -> bool:
-        """Whether an x - g is kept for the open round."""
-        return bool(self._progress)
-
-    @property
     def nbytes(self) -> int:
         """Bytes of what is kept for the open round."""
         return sum(one.nbytes for one in self._progress.values())

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from ..protocol.messages import Contribution, Part, Result
-
-Sent = Mapping[tuple[int, int], Contribution]
+from ..protocol.messages import Contribution, Part, Result, Sent
 
 
 class Elsewhere(Protocol):

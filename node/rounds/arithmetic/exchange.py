@@ -21,7 +21,7 @@ from ....job.tables.robust import Robust
 from ...state.optimizers.optimizers import squared_norm
 from ...state.sections.room import leave
 from ...state.sections.section import Section
-from ..protocol.messages import Contribution, Decide, Part, Result, RoundPlan
+from ..protocol.messages import Contribution, Decide, Part, Result, RoundPlan, Sent
 from ..protocol.payloads import SEGMENT, Place, Refused, segments
 from .aggregator import Aggregator
 from .applier import Applier
@@ -31,7 +31,7 @@ from .encoder import Encoder, RoundTerms
 from .update import Update
 from .ways.masked import Masked
 from .ways.phased import Phased, phases_of
-from .ways.way import Sent, Summed, Way
+from .ways.way import Summed, Way
 
 
 class Exchange:

@@ -30,8 +30,7 @@ from ....scheduler import Plan
 from ...context import NodeContext
 from ...state.stage_state import StageState
 from ..arithmetic.exchange import Exchange
-from ..arithmetic.ways.way import Sent
-from ..protocol.messages import Result
+from ..protocol.messages import Result, Sent
 from ..protocol.payloads import blobs_of, segment_at
 
 Placed = tuple[Tensor, Tensor, Tensor | None]

@@ -1,7 +1,7 @@
 """The data types of rounds: a view's plan of them, the messages of members, and the effects of the protocol."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +83,10 @@ class Contribution:
     """All-to-all: its sender's signature of this contribution (node/rounds/checking/signed.py)."""
     certificate: bytes = b""
     """Its sender's certificate, DER; empty if the receiver should know it."""
+
+
+Sent = Mapping[tuple[int, int], Contribution]
+"""(part, member's index) -> that member's contribution."""
 
 
 @dataclass(frozen=True)

@@ -152,10 +152,8 @@ class ViewMember:
                 for link in rounds.values():
                     here(link)
             else:
-                self.spread.apply({name: link.complete_round for name, link in rounds.items()}, self._applier(here))
-
-    def _applier(self, here: Callable[[RoundLink], None]) -> Callable[[str], None]:
-        return lambda name: here(self.links[name])
+                complete = {name: link.complete_round for name, link in rounds.items()}
+                self.spread.apply(complete, lambda name: here(rounds[name]))
 
     def finish(self, results: Mapping[str, Sequence[Result]]) -> None:
         """The rounds with these results, by section, have been applied to g: close them, and move the chains on."""
@@ -278,7 +276,7 @@ class ViewMember:
         if island is None:
             for name, section in self.state.sections.items():
                 optimizer.offer(section, count, shares[name])
-        elif not optimizer.clips(count):  # else it is the gradient itself
+        elif not optimizer.clips(count):  # where it clips, the group sums the gradients as they are: no order is needed
             island.prepare(count, shares)
 
     def squares(self, names: Collection[str] | None = None, alone: Collection[str] = ()) -> dict[str, float]:

@@ -86,6 +86,7 @@ class Milestones:
         # round).
         missing = self._mode.missing(step)
         keeps = [stage for stage in view.state.stages if view.plan.keeper(stage) == context.name]
+        # A keeper of a stage that keeps no rests asks for its norms alone, which take no copy.
         room = resources.memory_left() / 2 if resources.rests is not None else 0.0
         rest = rest_of(view, step, room) if resources.rests is not None or keeps else None
         if resources.rests is not None and rest is not None:

@@ -12,15 +12,12 @@ from functools import partial
 from typing import Protocol
 
 from ..... import compress
-from ...protocol.messages import Contribution, Decide, Part, Result
+from ...protocol.messages import Contribution, Decide, Part, Result, Sent
 from ...protocol.payloads import Refused, blobs_of, segment_at, segments
 from ..aggregator import Aggregator, Sources
 from ..applier import Applier, TakeOff
 from ..encoder import Encoder
 from ..update import Encoded, Update, void
-
-Sent = Mapping[tuple[int, int], Contribution]
-"""(part, member's index) -> that member's contribution."""
 
 
 class Way(Protocol):
