@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from farflung.benchmarks.memory import MODES
+from farflung.node.rounds.protocol import window
 from farflung.scheduler import Device, Layer, Network, PlanError, Workload, plan
-from farflung.scheduler.workloads import jobs
+from farflung.scheduler.workloads import jobs, round_copies
 
 MEASURED = {
     row["mode"]: row
@@ -59,6 +60,10 @@ def test_a_plan_counts_what_the_members_hold(counted):
 def test_bytes_of_a_parameter(mode, nodes, updates):
     row = MEASURED[mode]
     assert bytes_counted(nodes, updates, row["parameters"][1]) == pytest.approx(16.0 + 4.0 * row["copies"], rel=0.1)
+
+
+def test_a_plan_and_the_rounds_have_the_same_window():
+    assert round_copies.IN_FLIGHT == window.IN_FLIGHT
 
 
 def test_what_was_measured_is_compared():
