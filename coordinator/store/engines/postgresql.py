@@ -38,6 +38,11 @@ LOCK_S = 3.0
 _RETRY_S = 0.2
 
 
+_ENCODINGS = ("UTF8", "SQL_ASCII", None)
+"""A database's encodings that store any text in UTF-8: SQL_ASCII stores bytes as they come. None: a server between does
+not say."""
+
+
 HANG_S = LEASE_S
 """Seconds that a statement may wait for an answer over an open connection; after that the lease counts as lost."""
 
@@ -85,12 +90,20 @@ class PostgreSQL:
             raise FarflungError(f"cannot open the database: {self._sentence(error)}", hint) from None
 
     def _prepare(self, tables: str) -> None:
+        self._check_encoding()
         with self._connection.transaction():
             self._connection.execute("select pg_advisory_xact_lock(7241)")  # two may start together
             for statement in _postgres_tables(tables) if tables else ():
                 self._connection.execute(statement)
             if self._connection.execute("select to_regclass('meta')").fetchone() == (None,):
                 raise FarflungError(f"there is no run in {self.name}", "give the --database of its coordinator")
+
+    def _check_encoding(self) -> None:
+        """FarflungError: texts of nodes and jobs may have characters that the database cannot store."""
+        encoding = self._connection.info.parameter_status("server_encoding")
+        if encoding not in _ENCODINGS:
+            hint = "make one that stores all characters: createdb --encoding UTF8 --template template0 NAME"
+            raise FarflungError(f"{self.name} has the encoding {encoding}", hint)
 
     # ---- statements --------------------------------------------------------------------------
 
@@ -183,7 +196,8 @@ class PostgreSQL:
     def _connect(self) -> psycopg.Connection[Any]:
         # A vanished server must be noticed within seconds, because the coordinator's event loop waits here.
         limits = {"connect_timeout": 3, "keepalives_idle": 2, "keepalives_interval": 1, "keepalives_count": 3}
-        address = self._psycopg.conninfo.make_conninfo(self._url, tcp_user_timeout=5000, **limits)
+        said = self._psycopg.conninfo.make_conninfo(self._url, client_encoding="UTF8")
+        address = self._psycopg.conninfo.make_conninfo(said, tcp_user_timeout=5000, **limits)
         connection = self._psycopg.connect(address, autocommit=True)
         try:
             with self._watch.over(connection):

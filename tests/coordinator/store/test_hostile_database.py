@@ -67,6 +67,22 @@ def test_words_are_only_words(kind, tmp_path, request):
         assert store.get("key-4") == NASTY[4] and store.get("key-1") == "half ? a pair"
 
 
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_stores_all_characters_or_is_refused(postgres, encoding):
+    with psycopg.connect(postgres.url(), autocommit=True) as db:
+        words = "template template0 lc_collate 'C' lc_ctype 'C'"
+        db.execute(f"create database {encoding.lower()} encoding '{encoding}' {words}")
+    place = postgres.url().replace("/postgres?", f"/{encoding.lower()}?")
+    if encoding == "LATIN1":
+        with pytest.raises(FarflungError, match="has the encoding LATIN1") as caught:
+            Store(place, create=True)
+        assert "createdb --encoding UTF8" in caught.value.hint
+        return
+    with contextlib.closing(Store(place, create=True)) as store:
+        store.put("key", "é 日本 \0")
+        assert store.get("key") == "é 日本 \N{REPLACEMENT CHARACTER}"
+
+
 def test_permission_that_is_lost_is_waited_for(store, admin):
     admin.execute("revoke insert, update on steps from limited")
     for number in (1, 2):
