@@ -31,7 +31,7 @@ class Loader(Dataset):
         self._wanted: frozenset[Ids] = frozenset()
         self._queue: deque[Ids] = deque()
         self._making: Ids | None = None
-        self._made: dict[Ids, Batch | Exception] = {}
+        self._made: dict[Ids, Batch | BaseException] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -64,7 +64,7 @@ class Loader(Dataset):
                 self._changed.notify_all()
         if made is None:
             return self._data.placed(ids)
-        if isinstance(made, Exception):
+        if isinstance(made, BaseException):
             raise made
         return made
 
@@ -92,13 +92,13 @@ class Loader(Dataset):
                     self._made[ids] = made
                 self._changed.notify_all()
 
-    def _make(self, ids: Ids) -> Batch | Exception:
+    def _make(self, ids: Ids) -> Batch | BaseException:
         try:
             tokens, targets, places = self._data.placed(ids)
             if not self._pins:
                 return tokens, targets, places
             return tokens.pin_memory(), targets.pin_memory(), None if places is None else places.pin_memory()
-        except Exception as problem:  # the step that asks for them raises it
+        except BaseException as problem:  # also a SystemExit of own code: the step that asks for them raises it
             return problem
 
     # ---- the rest is as it is --------------------------------------------------------------

@@ -20,14 +20,14 @@ BATCHES = [[1, 2], [3, 4], [5, 6], [7, 8]]
 class Watched(Windows):
     """Notes which thread made which batch."""
 
-    def __init__(self, bad=()):
+    def __init__(self, bad=(), problem=None):
         super().__init__(FACTS)
-        self.made, self.bad, self.apart = [], bad, True
+        self.made, self.bad, self.apart, self.problem = [], bad, True, problem
 
     def placed(self, ids):
         self.made.append((list(ids), threading.current_thread().name))
         if list(ids) in self.bad:
-            raise FarflungError("row 5 is damaged")
+            raise self.problem
         return super().placed(ids)
 
 
@@ -69,11 +69,14 @@ def test_a_new_view_announces_others(watched):
     assert len(data.made) == 3  # [1, 2] was made for nothing
 
 
-def test_an_error_is_raised_where_the_microbatch_is_asked_for():
-    loader = Loader(Watched(bad=[[3, 4]]), CPU)
+@pytest.mark.parametrize("problem", [FarflungError("row 5 is damaged"), SystemExit("own code gives up")])
+def test_an_error_is_raised_where_the_microbatch_is_asked_for(problem):
+    data = Watched(bad=[[3, 4]], problem=problem)
+    loader = Loader(data, CPU)
     loader.announce(BATCHES)
     loader.placed([1, 2])
-    with pytest.raises(FarflungError, match="row 5 is damaged"):
+    wait_until(lambda: len(data.made) == 2)
+    with pytest.raises(type(problem), match=str(problem.args[0])):
         loader.placed([3, 4])
     loader.placed([5, 6])
     loader.close()
