@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..compress.specs.spec import names, parse, traits_of
 from ..proto.errors import FarflungError
 from ..scheduler.errors import PlanError
 from ..scheduler.workloads.codecs import bits_of
+
+if TYPE_CHECKING:
+    import torch
 
 
 def table() -> list[dict[str, Any]]:
@@ -69,8 +72,20 @@ def measure(
 
 MOST = 1 << 22
 """Most values of a file on which errors are measured."""
+STRETCHES = 64
 MOMENTUM = "optimizer.m."
 """Prefixes of those tensors of a checkpoint that are means of gradients."""
+
+
+def _some(vector: torch.Tensor, count: int) -> torch.Tensor:
+    """``count`` elements of a vector, in stretches over all of it: its beginning may be an embedding, whose gradient is
+    zero in most rows."""
+    if len(vector) <= count:
+        return vector
+    import torch
+
+    stretches = vector.tensor_split(min(STRETCHES, count))
+    return torch.cat([one[: count // len(stretches)] for one in stretches])
 
 
 def advise(path: str, members: int, link: str, step: float) -> dict[str, Any]:
@@ -101,5 +116,7 @@ def advise(path: str, members: int, link: str, step: float) -> dict[str, Any]:
         raise FarflungError(f"{path}: {wrong} of {parameters} values are not finite in fp32", hint)
     if not any(bool(vector.any()) for vector in vectors):
         raise FarflungError(f"{path}: all {parameters} values are zero", hint)
-    values = torch.cat([vector[: max(1, MOST // len(vectors))] for vector in vectors])
+    values = torch.cat([_some(vector, max(1, MOST // len(vectors))) for vector in vectors])
+    if not bool(values.any()):
+        raise FarflungError(f"{path}: the {len(values)} values of it that were looked at are zero", hint)
     return advised(parameters, members, bits, step, lambda codec: 0.0 if codec == "none" else nmse(codec, values, 1)[0])

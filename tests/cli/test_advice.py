@@ -94,6 +94,22 @@ def test_a_file_that_says_nothing_is_refused_by_name(values, why, tmp_path):
     assert str(path) in str(caught.value) and caught.value.hint
 
 
+def test_errors_are_of_all_of_a_vector_and_not_of_its_beginning(tmp_path, monkeypatch):
+    """The first tensor is often an embedding, whose gradient is zero in most rows."""
+    monkeypatch.setattr(codecs, "MOST", 1 << 12)
+    path = tmp_path / "gradients.safetensors"
+    values = torch.randn(1 << 14)
+    values[: 1 << 13] = 0
+    save_file({"a": values}, path)
+    errors = [row["error"] for row in codecs.advise(str(path), 4, "100mbit", 1.0)["choices"][:3]]
+    assert errors[0] == 0 and 0 < errors[1] < errors[2]
+    values[:-1] = 0
+    values[-1] = 1
+    save_file({"a": values}, path)
+    with pytest.raises(FarflungError, match="the 4096 values of it that were looked at are zero"):
+        codecs.advise(str(path), 4, "100mbit", 1.0)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn])
 def test_gradients_of_other_dtypes_are_read(dtype, tmp_path):
     path = tmp_path / "gradients.safetensors"
