@@ -17,7 +17,7 @@ from .checking.disputes import Disputes
 from .checking.judge import Judge
 from .checking.shown_sums import ShownSums
 from .checking.signed import Signer
-from .checking.spoilers import PATIENCE, Spoilers
+from .checking.spoilers import Spoilers
 from .mask_keys import MaskKeys
 from .offering import Offering
 from .protocol.headers import received_contribution, received_result
@@ -63,11 +63,13 @@ class RoundLink:
         audit: float = 0.0,
         sending: Callable[[], bool] = lambda: False,
         signer: Signer | None = None,
+        spoilers: Spoilers | None = None,
     ) -> None:
         """``coding(what)``: a context manager whose time counts as the codec's. ``audit``: the fraction of a
         publisher's traffic that audits may add. ``sending``: whether this node is still sending messages, which may
         contain what is asked for, so that bulk does not travel twice over a slow link. ``signer``: signs contributions
-        and results where a member could send different ones to different members; None (no TLS): nothing is signed."""
+        and results where a member could send different ones to different members; None (no TLS): nothing is signed.
+        ``spoilers``: names members whose gradients are not finite; None: nobody is named for that."""
         self.exchange, self.rounds, self.outlet = exchange, rounds, outlet
         self.clock, self.coding, self.sending = clock, coding, sending
         self._chains: dict[int, int] = {}
@@ -78,7 +80,7 @@ class RoundLink:
         self.disputes = Disputes(rounds, signer, outlet, clock)
         self.offering = Offering(exchange, rounds, self.disputes, coding)
         self._sender = RoundSender(rounds, outlet, self.auditor, self.disputes)
-        self._spoilers = Spoilers(exchange.terms.me)
+        self._spoilers = spoilers
         self._keys: MaskKeys | None = None
         if isinstance(exchange.phased, Masked):
             self._keys = MaskKeys(exchange.phased.masks, rounds, outlet)
@@ -355,9 +357,10 @@ class RoundLink:
         for problem in refused:
             points = self._blocking if rounds.plan.patient or rounds.plan.whole else 1
             self.outlet.refuse(problem.member, f"update refused: {problem.why}", points)
-        if self.exchange.terms.gradient and not rounds.plan.parts[effect.part].phase:
-            for index in self._spoilers.found(number, effect.contributions):
-                why = f"its gradient is not finite, as in more than {PATIENCE} steps before, where others' are"
+        spoilers = self._spoilers
+        if spoilers is not None and self.exchange.terms.gradient and not rounds.plan.parts[effect.part].phase:
+            for index in spoilers.found(number, effect.contributions):
+                why = f"its gradient is not finite, as in more than {spoilers.patience} steps before, where others' are"
                 self.outlet.refuse(rounds.plan.members[index], f"update refused: {why}", self._blocking)
         result = self.disputes.published(number, result)
         effects = rounds.decided(effect.part, result, self.clock())

@@ -2,17 +2,25 @@
 
 A contribution without bytes says so, honestly: in fp16 a loss scale may be too large for it, and with any precision a
 batch may overflow; the step is dropped for all. Who says it again and again while others' gradients are finite stops
-the run, and leaves fp16's loss scale at its least.
+the run, and leaves fp16's loss scale at its least. Nobody is named whose gradient came through another node: that node
+may have spoilt it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 
-from ..protocol.messages import Contribution
+from ....job.schema import Train
+from ....proto.words.loss_scale import LEAST
+from ....scheduler import Plan
+from ...state.loss_scale import FIRST
+from ..protocol.messages import Contribution, RoundPlan
 
 PATIENCE = 16
-"""Steps in a row that one member's gradient may spoil: a loss scale that is 2^16 times too large for it alone."""
+"""Steps in a row that one member's gradient may spoil."""
+HALVINGS = int(math.log2(FIRST / LEAST)) + 1
+"""The same in fp16: one member alone may need the least loss scale, and then overflows each time it has doubled."""
 RELIEF = 1 / 32
 """Of a spoilt step, that each other step makes good: who spoils one in 33 for ever is not named."""
 
@@ -20,8 +28,14 @@ RELIEF = 1 / 32
 class Spoilers:
     """Counts, on one member, who spoils the parts that it publishes."""
 
-    def __init__(self, me: int) -> None:
-        self._me, self._round = me, 0
+    def __init__(
+        self, me: int, judged: Collection[int], patience: int | None = None, relief: float | None = None
+    ) -> None:
+        """``judged``: the members (indices) that may be named. ``patience``: None: `PATIENCE`. ``relief``: None:
+        `RELIEF`."""
+        self._judged, self._round = frozenset(judged) - {me}, 0
+        self.patience = PATIENCE if patience is None else patience
+        self._relief = RELIEF if relief is None else relief
         self._spoilt: dict[int, float] = {}
         self._now: set[int] = set()
         """The members that spoil this round: counted once, whatever the number of its parts."""
@@ -30,14 +44,23 @@ class Spoilers:
         """The members (indices) that spoil a part of this round and have spoilt too many. ``contributions``: all of the
         part's first phase."""
         if round != self._round:
-            if not self._now:
-                self._spoilt = {index: count - RELIEF for index, count in self._spoilt.items() if count > RELIEF}
+            for index in self._spoilt.keys() - self._now:
+                self._spoilt[index] = max(0.0, self._spoilt[index] - self._relief)
             self._round, self._now = round, set()
         empty = {index for index, sent in contributions if not sent.sizes}
         if len(empty) == len(contributions):
             return []  # nobody's is finite: it is the loss scale, or the batch
-        new = empty - self._now - {self._me}
+        new = (empty & self._judged) - self._now
         self._now |= new
         for index in new:
             self._spoilt[index] = self._spoilt.get(index, 0.0) + 1.0
-        return sorted(index for index in new if self._spoilt[index] > PATIENCE)
+        return sorted(index for index in new if self._spoilt[index] > self.patience)
+
+
+def spoilers_of(train: Train, plan: Plan, rounds: RoundPlan, me: int) -> Spoilers:
+    """Those of a section in a view. In fp16 a loss scale that has doubled may spoil a step each time."""
+    shared = {name for pipeline in plan.pipelines if len(set(pipeline)) > 1 for name in pipeline}
+    judged = [index for index, name in enumerate(rounds.members) if name not in shared]
+    if train.precision != "fp16":
+        return Spoilers(me, judged)
+    return Spoilers(me, judged, HALVINGS, max(RELIEF, 1 / train.loss_scale_steps))

@@ -22,6 +22,7 @@ from ...pipeline.inside.island_rounds import IslandRounds
 from ...rounds.arithmetic.exchange import Exchange
 from ...rounds.checking.judge import Seat, cannot_judge, judge_of
 from ...rounds.checking.signed import Signer
+from ...rounds.checking.spoilers import spoilers_of
 from ...rounds.exchanges import exchange_of
 from ...rounds.log import RoundLog
 from ...rounds.protocol.machine import Rounds
@@ -130,6 +131,7 @@ class ViewMember:
                     audit=job.updates.audit,
                     sending=lambda: context.wire.under_way,
                     signer=start.signer,
+                    spoilers=spoilers_of(job.train, plan, rounds, exchange.me),
                 )
 
     def spread_rounds(self) -> None:
