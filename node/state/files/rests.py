@@ -176,12 +176,17 @@ class Rests:
                 os.fsync(file.fileno())
             partial.replace(self._path(rest.step, rest.view))
             here = set(self._files())
-            for view, step in here - staying(here, self.complete):
+            for view, step in here - staying(here, self.complete, self._most(rest)):
                 remove(self._path(step, view))
         except OSError as error:
             self._problem = error.strerror or str(error)
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
+
+    def _most(self, rest: Rest) -> int | None:
+        """How many rests of this size may stay beside the next while it is written; None: the owner sets no limit."""
+        size = sum(values.nbytes for values in rest.tensors.values())
+        return max(KEPT, self._limit // size - 1) if self._limit and size else None
 
     def _layout(self, rest: Rest, pulse: Callable[[], None]) -> Written:
         told = {
@@ -194,11 +199,12 @@ class Rests:
         return written(rest.tensors, {"rest": json.dumps(told)})
 
 
-def staying(held: Set[tuple[int, int]], complete: tuple[int, int]) -> set[tuple[int, int]]:
+def staying(held: Set[tuple[int, int]], complete: tuple[int, int], most: int | None = None) -> set[tuple[int, int]]:
     """The rests to keep of those held, as (view, step). ``complete``: the newest checkpoint that is known to be
-    complete."""
-    pending = sorted(one for one in held if one > complete)
-    return {complete, *pending[:PENDING], *sorted(held)[-KEPT:]} & held
+    complete. ``most``: so many of them have room, what matters most first; None: all."""
+    pending, newest = sorted(one for one in held if one > complete), sorted(held, reverse=True)
+    wanted = dict.fromkeys([complete, *newest[:1], *pending[:PENDING], *newest[1:KEPT]])
+    return set([one for one in wanted if one in held][:most])
 
 
 def contribute(rest: Rest, state: StageState, plan: Plan, me: str) -> float:

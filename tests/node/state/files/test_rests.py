@@ -78,6 +78,17 @@ def test_which_rests_stay(steps, complete):
     assert set(sorted(one for one in steps if one > complete)[:PENDING]) <= stay
 
 
+@pytest.mark.parametrize("most", [2, 3, 5])
+def test_while_a_coordinator_is_away_rests_take_no_more_than_the_owner_allows(tmp_path, most):
+    """Those that matter most stay: of the complete checkpoint, and the newest."""
+    size = sum(values.nbytes for values in rest(0).tensors.values())
+    rests = Rests(tmp_path, "run", limit=(most + 1) * size)
+    rests.complete = (1, 10)
+    kept(rests, *(rest(step) for step in range(10, 80, 10)))
+    stay = [step for step, _ in rests.held()]
+    assert stay == {2: [70, 10], 3: [70, 20, 10], 5: [70, 60, 30, 20, 10]}[most]
+
+
 def test_a_run_that_goes_back_forgets_what_is_of_later_steps(tmp_path):
     rests = Rests(tmp_path, "run")
     kept(rests, rest(10), rest(20))
