@@ -21,10 +21,12 @@ def bottleneck_of(
     rounds: Matrix,
     compute: float,
     depths: Depths = (),
+    *,
+    waits: float | None = None,
 ) -> tuple[str, tuple[int, int]]:
     """(words, pair of device indices): what sets the pace of a placement, int [d, nodes]. depths: microbatches in
-    flight."""
-    exchange = float(rounds.max())
+    flight. waits: seconds of the slowest round that no pass hides; None: all of it."""
+    exchange = float(rounds.max()) if waits is None else waits
     if (exchange > compute and estimator.workload.overlap) or exchange / estimator.workload.every > compute:
         return round_bottleneck(estimator, places, cut, rounds)
     return pipeline_bottleneck(estimator, places, cut, microbatches, depths)

@@ -12,7 +12,7 @@ from ..errors import PlanError
 from ..networks.network import Network
 from ..plans import Plan
 from ..timing.estimate import Cut, Estimator
-from ..timing.exchange import plan_rounds
+from ..timing.exchange import plan_hiding, plan_rounds
 from ..timing.seconds import lost_part, together
 from ..timing.simulate import positions
 from ..timing.simulated import device_work, slowest_end
@@ -71,7 +71,8 @@ def predict(
     estimator = Estimator(network, replace(workload, schedule=plan.schedule), plan.codecs)
     compute = slowest_end(estimator, places, cut, plan.microbatches, plan.schedule, transport, plan.in_flight)
     rounds = plan_rounds(estimator, places, cut, plan)
-    seconds = float(estimator.combine(compute, float(rounds.max())))
+    waiting = float(plan_hiding(estimator, places, cut, plan).exposed(rounds).max())
+    seconds = float(estimator.combine(compute, waiting))
     alone = seconds
     split = bool(plan.regions) or workload.pattern == "two_level"
     shared, line = together(estimator, places, cut, plan.microbatches, split, plan.publishers)
@@ -85,16 +86,19 @@ def predict(
     cost = None
     if all(price is not None for price in prices):
         cost = sum(price or 0.0 for price in prices) / 3600 * seconds / (1 - lost) / tokens * 1e6
-    bottleneck, pair = bottleneck_of(estimator, places, cut, plan.microbatches, rounds, compute, plan.in_flight)
+    bottleneck, pair = bottleneck_of(
+        estimator, places, cut, plan.microbatches, rounds, compute, plan.in_flight, waits=waiting
+    )
 
     def timed(other: Network, changed: Workload) -> float:
         estimate = Estimator(other, replace(changed, schedule=plan.schedule), plan.codecs)
         same = Cut(changed, plan.stages, cut.chunks)
         if len(used) > FEW_HELPS:
-            took = estimate.step(places, same, plan.microbatches).seconds
-            return took / estimator.step(places, cut, plan.microbatches).seconds * alone
+            longer = estimate.step(places, same, plan.microbatches).seconds
+            return longer / estimator.step(places, cut, plan.microbatches).seconds * alone
         ends = slowest_end(estimate, places, same, plan.microbatches, plan.schedule, transport, plan.in_flight)
-        exchange = float(plan_rounds(estimate, places, same, plan).max())
+        took = plan_rounds(estimate, places, same, plan)
+        exchange = float(plan_hiding(estimate, places, same, plan).exposed(took).max())
         busy, _ = together(estimate, places, same, plan.microbatches, split, plan.publishers)
         return max(busy, float(estimate.combine(ends, exchange)))
 

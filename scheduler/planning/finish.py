@@ -198,14 +198,15 @@ def _with_spare(estimator: Estimator, best: Candidate, places: numpy.ndarray, de
     starts = sums[0] + fixed / period - estimate.fixed[row] / estimate.period[row]
     paces = sums[1] + 1.0 / period - 1.0 / estimate.period[row]
     compute = numpy.maximum((workload.microbatches + starts) / paces, fixed + period)
-    exchange = numpy.full(len(places), float(estimate.rounds.max()))
+    rounds = numpy.repeat(estimate.rounds[None], len(places), axis=0)
     for at in range(best.places.shape[1]):
         mine, group = stage == at, best.places[:, at]
         one, all_of = numpy.array([[device]]), group[None, :]
         ways = estimator.sent[one, all_of].sum(), estimator.sent[all_of.T, one].sum()
-        exchange[mine] = numpy.maximum(exchange[mine], 2.0 * best.cut.update[at] / len(group) * max(ways))
-    now = estimator.combine((workload.microbatches + sums[0]) / sums[1], float(estimate.rounds.max()))
-    with_it = numpy.asarray(estimator.combine(compute, exchange)) / now
+        rounds[mine, at] = numpy.maximum(rounds[mine, at], 2.0 * best.cut.update[at] / len(group) * max(ways))
+    waits = estimate.hiding.exposed
+    now = estimator.combine((workload.microbatches + sums[0]) / sums[1], float(waits(estimate.rounds).max()))
+    with_it = numpy.asarray(estimator.combine(compute, waits(rounds).max(axis=1))) / now
     result: Matrix = numpy.where(estimator.network.memory[device] < need[stage], numpy.inf, with_it)
     return result
 

@@ -63,6 +63,8 @@ class Searcher:
             self.out[:, stage] = square.sum(axis=1)
             self.into[:, stage] = square.sum(axis=0)
         self.rounds = self.update * numpy.maximum(self.out.max(axis=0), self.into.max(axis=0))
+        # The passes of the present members: swaps count with them until the next refresh.
+        self.hiding = self.estimator.hiding(places, self.cut, latencies=False)
         self.value = float(
             self.evaluate(self.fixed[None], self.period[None], self.rounds[None], self.out.mean(axis=0)[None])[0]
         )
@@ -78,7 +80,7 @@ class Searcher:
         inverse = 1.0 / period
         compute = (self.total + (fixed * inverse).sum(axis=1)) / inverse.sum(axis=1)
         compute = numpy.maximum(compute, (fixed + period).max(axis=1))
-        step = numpy.asarray(self.estimator.combine(compute, rounds.max(axis=1)))
+        step = numpy.asarray(self.estimator.combine(compute, self.hiding.exposed(rounds).max(axis=1)))
         value: Matrix = step + TIE * (compute + (mean * self.update).mean(axis=1))
         return value
 

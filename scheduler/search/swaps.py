@@ -89,6 +89,8 @@ def anneal(searcher: Searcher, moves: int, hot: float, cold: float, seed: int, l
         cut.work,
         cut.elements,
         searcher.update,
+        searcher.hiding.left,
+        searcher.hiding.hidden,
         numbers,
         moves,
         hot * searcher.value,
@@ -116,6 +118,8 @@ def _swaps(
     work: Any,
     elements: Any,
     update: Any,
+    left_of: Any,
+    hidden: Any,
     numbers: Any,
     moves: Any,
     hot: Any,
@@ -249,8 +253,10 @@ def _swaps(
         exchange, slope, group = 0.0, 0.0, 0
         for stage in range(stages):
             slope += means[stage] * update[stage] / stages
-            if tops[stage] > exchange:
-                exchange, group = tops[stage], stage
+            for bucket in range(left_of.shape[1]):
+                waits = tops[stage] * left_of[stage, bucket] - hidden[stage, bucket]
+                if waits > exchange:
+                    exchange, group = waits, stage
         step = max(compute, exchange / overlap) if overlap > 0 else compute + exchange / every
         new = step + tie * (compute + slope)
         if (

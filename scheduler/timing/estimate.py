@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import numpy
@@ -19,7 +20,8 @@ from ..networks.devices import Matrix
 from ..networks.network import Network
 from ..networks.regions import region_numbers
 from ..workloads.layers import Ranges
-from ..workloads.workload import Workload
+from ..workloads.workload import Workload, settled_pattern
+from .early import Hiding, hiding, nothing_hidden
 from .rounds import per_bit_sent, round_seconds
 from .tied import stage_bits, tied_seconds
 
@@ -27,6 +29,8 @@ UNREACHABLE = 1e6
 """Seconds of latency, and seconds a bit, of a link that does not exist: so long that no plan with such a link wins."""
 IMPOSSIBLE = 1e5
 """A step longer than this many seconds uses a link that does not exist."""
+BARELY = 1e-9
+"""Bits of a round that takes only its latencies."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Estimate:
     """Seconds of a step and where they go.
 
     pipelines: float64 [d], each pipeline's forwards and backwards. rounds: float64 [p], each group's round.
+    hiding: what the passes hide of them.
     fixed, period: float64 [d]; a pipeline of m microbatches takes fixed + m * period.
     """
 
@@ -42,6 +47,7 @@ class Estimate:
     rounds: Matrix
     fixed: Matrix
     period: Matrix
+    hiding: Hiding
 
 
 class Cut:
@@ -49,7 +55,8 @@ class Cut:
 
     chunks: stages that one node of a pipeline holds (interleaved); position s holds stages s, s + nodes, ... tied: bits
     of an update of the matrix that the first and the last stage share; 0 where there is none or one node has both
-    stages. `update` includes these bits at both positions.
+    stages. `update` includes these bits at both positions. passed: (parameters, flops) of the layers of each position's
+    stage whose backward pass is its node's last, without the shared matrix; empty where rounds begin after the passes.
     """
 
     def __init__(self, workload: Workload, stages: Ranges, chunks: int = 1) -> None:
@@ -65,6 +72,13 @@ class Cut:
         self.update = self.parameters * numpy.array(workload.update_bits)
         shared = min(layers[0].parameters, layers[-1].parameters) if workload.tied and self.nodes > 1 else 0
         self.tied = float(shared * numpy.atleast_1d(workload.update_bits)[0])
+        own = [float(layer.parameters) for layer in layers]
+        if workload.tied and len(layers) > 1:  # one node has it in its first layer, several exchange it apart
+            both = min(own[0], own[-1])
+            own[-1] -= both
+            own[0] -= both if self.nodes > 1 else 0.0
+        ends = stages[: self.nodes] if workload.early_rounds is not None else ()
+        self.passed = [(own[a : b + 1], [layer.flops for layer in layers[a : b + 1]]) for a, b in ends]
 
 
 def link_class(network: Network, sender: int, receiver: int) -> str:
@@ -179,6 +193,8 @@ class Estimator:
         sent = per_bit_sent(network)
         self.sent = numpy.minimum(sent, UNREACHABLE) if network.written_out else capped(sent, UNREACHABLE)
         self.speed = network.tflops * 1e12 * workload.efficiency
+        self.islands = numpy.array([device.ranks > 1 for device in network.devices])
+        """bool [n]: the nodes with several devices."""
         # Of each link: bits for each element forward and backward, and seconds of coding an element at one end.
         self.simulated: dict[Hashable, float] = {}
         """Seconds of the candidates that were simulated so far (simulated.py)."""
@@ -268,8 +284,28 @@ class Estimator:
         self._last_rounds = key, seconds
         return seconds
 
+    def hiding(self, places: numpy.ndarray, cut: Cut, pattern: str | None = None, latencies: bool = True) -> Hiding:
+        """What of each position's round the last backward passes of a placement, int [d, nodes], hide. ``latencies``:
+        whether those, and the round of a shared matrix, count as what nothing hides."""
+        early = self.workload.early_rounds
+        if early is None or not cut.passed:
+            return nothing_hidden(places.shape[1])
+        kind = pattern or self.workload.pattern
+        # All members end at about the same time, so the one with the shortest pass begins last. An island offers
+        # everything after the pass, and a sum waits for every member.
+        forward = cut.work[: cut.nodes] / self.speed[places].max(axis=0)
+        backward = numpy.where(self.islands[places].any(axis=0), 0.0, forward * self.workload.backward_ratio)
+        alone = numpy.zeros(places.shape[1])
+        if latencies:
+            empty = partial(round_seconds, bits=BARELY, pattern=kind, regions=self.regions)
+            alone = numpy.array([empty(self.network, self.sent, group) for group in places.T])
+            if cut.tied:
+                alone[[0, -1]] += tied_seconds(self.network, self.sent, places, cut, kind, self.regions)
+        publishers = 1 if settled_pattern(kind, len(places)) == "all_to_all" else len(places)
+        return hiding(early, cut.passed, backward, publishers, alone)
+
     def combine(self, compute: Matrix | float, exchange: Matrix | float) -> Matrix | float:
-        """Seconds of a step from those of its slowest pipeline and its slowest round."""
+        """Seconds of a step from those of its slowest pipeline, and those that it waits for its slowest round."""
         every, overlap = self.workload.every, self.workload.overlap
         if overlap:
             # A round may take `overlap` steps and must end before the next one starts.
@@ -281,5 +317,6 @@ class Estimator:
         fixed, period = self.rows(places, cut)
         pipelines = fixed + numpy.asarray(microbatches) * period
         rounds = self.rounds(places, cut)
-        seconds = float(self.combine(float(pipelines.max()), float(rounds.max())))
-        return Estimate(seconds, pipelines, rounds, fixed, period)
+        hides = self.hiding(places, cut)
+        seconds = float(self.combine(float(pipelines.max()), float(hides.exposed(rounds).max())))
+        return Estimate(seconds, pipelines, rounds, fixed, period, hides)

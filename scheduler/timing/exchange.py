@@ -11,6 +11,7 @@ from ..networks.network import NOISE
 from ..networks.regions import MOST_TOGETHER, cut_regions
 from ..plans import Plan
 from .candidate import Candidate
+from .early import Hiding
 from .estimate import Cut, Estimator
 from .rounds import publisher_fractions, round_seconds, site_seconds
 from .tied import stage_bits, tied_group, tied_seconds
@@ -24,13 +25,19 @@ def plan_rounds(estimator: Estimator, places: numpy.ndarray, cut: Cut, plan: Pla
     return _rounds(estimator, places, cut, pattern, plan.publishers)
 
 
+def plan_hiding(estimator: Estimator, places: numpy.ndarray, cut: Cut, plan: Plan) -> Hiding:
+    """What of these rounds the last backward passes hide."""
+    return estimator.hiding(places, cut, _pattern(estimator, bool(plan.regions)))
+
+
 def found_rounds(estimator: Estimator, found: Candidate, levels: bool | None = None) -> tuple[float, bool]:
-    """(seconds of a candidate's slowest round, whether it goes in two levels); see rounds_of. Computed once and
-    kept."""
+    """(seconds that a step of a candidate waits for its slowest round after its passes, or beside them with an overlap;
+    whether it goes in two levels); see rounds_of. Computed once and kept."""
     key = (found.places.shape, found.places.tobytes(), found.cut.stages, levels)
     if key not in estimator.timed_rounds:
         seconds, split = rounds_of(estimator, found, levels)
-        estimator.timed_rounds[key] = (float(seconds.max()), split)
+        waits = estimator.hiding(found.places, found.cut, _pattern(estimator, split)).exposed(seconds)
+        estimator.timed_rounds[key] = (float(waits.max()), split)
     return estimator.timed_rounds[key]
 
 
@@ -78,6 +85,12 @@ def _rounds(
         shared += site_seconds(network, both, numpy.array([cut.tied]), pattern, regions)
     seconds = numpy.maximum(seconds, shared)
     return seconds
+
+
+def _pattern(estimator: Estimator, split: bool) -> str:
+    """The pattern of rounds that go in two levels or not."""
+    wished = estimator.workload.pattern
+    return "two_level" if split else "publishers" if wished == "two_level" else wished
 
 
 def _has_levels(regions: numpy.ndarray) -> bool:

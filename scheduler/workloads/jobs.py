@@ -16,6 +16,7 @@ from ..errors import PlanError
 from ..networks.files import load_json
 from .codecs import BLOCK, SUMMED, bits_of
 from .decoders import Shape, adapter_layers, decoder_layers, pair_layers, shape_of, shares_of
+from .early import early_rounds_of
 from .inside import kinds_of
 from .ladder import intervals, link_choices, wire_codec, workload_fields
 from .offload import APART, NONE, OF_AUTO, PARAMETERS, offload_of, on_device
@@ -171,6 +172,7 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
         insides=kinds_of(job, shares),
         auto_inside=parallel.get("inside") == AUTO,
         shares=shares,
+        early=early_rounds_of(job),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import PlanError
+from .early import EarlyRounds
 from .schedules import SCHEDULES
 
 PATTERNS = ("publishers", "all_to_all", "two_level", "auto", "ring")
@@ -126,7 +127,8 @@ class Workload:
     for it). insides: the ways in which devices of one node may share a stage, the cheapest first; empty: nodes are
     single devices, or their memory is that of all. auto_inside: the plan chooses among them. shares: devices may
     share the blocks' matrices if their number divides this; 0: they can't. offload: the kind of train.offload.
-    offloads: those among which the plan chooses, the least first.
+    offloads: those among which the plan chooses, the least first. early: how rounds that begin within the last backward
+    pass are divided; None: they begin after it. See ``early_rounds``.
     """
 
     layers: tuple[Layer, ...]
@@ -168,6 +170,7 @@ class Workload:
     shares: int = 0
     offload: str = "none"
     offloads: tuple[Offload, ...] = ()
+    early: EarlyRounds | None = None
 
     def __post_init__(self) -> None:
         if not self.layers:
@@ -194,6 +197,11 @@ class Workload:
     def microbatches(self) -> int:
         """Microbatches of a batch, over all pipelines."""
         return self.batch // self.microbatch
+
+    @property
+    def early_rounds(self) -> EarlyRounds | None:
+        """``early``, as far as it applies: only a round of each step, which ends in it, begins within its pass."""
+        return self.early if self.mode == "gradient" and self.every == 1 and not self.overlap else None
 
     @property
     def counts(self) -> float:
