@@ -14,13 +14,14 @@ import sys
 import time
 
 from ...scheduler import CodecChoice, Device, Layer, Plan, PlanError, Workload
-from ...scheduler.workloads.workload import Interval, Size
+from ...scheduler.workloads.early import EarlyRounds
+from ...scheduler.workloads.workload import Interval, Offload, Size
 from ..membership.questions import Question
 from ..records import Records
 from .planner import Search, search
 
 BESIDE = "--beside"
-SEARCHES = Records(Search, Workload, Layer, CodecChoice, Interval, Size, Device, Question, Plan)
+SEARCHES = Records(Search, Workload, Layer, CodecChoice, Interval, Size, Offload, EarlyRounds, Device, Question, Plan)
 
 
 def answer(line: str) -> str:

@@ -18,6 +18,7 @@ from farflung.coordinator.planning.planner import Search, search
 from farflung.coordinator.planning.search_process import SEARCHES, answer
 from farflung.coordinator.planning.searches import Searches
 from farflung.scheduler import CodecChoice, Device, Layer, Plan, Workload
+from farflung.scheduler.workloads.jobs import workload_of
 
 
 class Patient(Script):
@@ -141,6 +142,17 @@ def test_a_question_crosses_to_the_process_as_it_is():
     question = asked(names=("a", "b", "d"), current=first, least=1, seed=3)
     assert SEARCHES.read(SEARCHES.text(question)) == question
     assert Plan.from_json(first.to_json()) == first
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [{}, {"train": {"offload": "auto", "microbatch": "auto"}}, {"updates": {"mode": "delta", "every": "auto"}}],
+    ids=str,
+)
+def test_all_that_a_job_leaves_open_crosses(tables):
+    job = {"model": {"family": "gpt2", "layers": 2, "width": 64, "heads": 4, "context": 32}, **tables}
+    workload = workload_of(job)
+    assert SEARCHES.read(SEARCHES.text(workload)) == workload
 
 
 def test_a_question_that_is_no_question_ends_nothing():
