@@ -74,6 +74,7 @@ def hiding(
     for position, (parameters, flops) in enumerate(layers):
         count = early.buckets(sum(parameters), publishers) if backward[position] > 0 else 1
         left[position, :count] = numpy.arange(count, 0, -1) / count
+        left[position, count:] = 1 / count  # the last bucket again: 0 times a round without a link is no number
         hidden[position, :count] = backward[position] * (1 - complete_at(parameters, flops, count))
         if count == 1:
             hidden[position, 0] = 0.0

@@ -160,6 +160,13 @@ def test_the_estimate_the_simulation_and_the_prediction_agree(
     assert seconds["early"] < seconds["late"]
 
 
+def test_a_round_without_a_link_stays_endless() -> None:
+    for width in (64, 512):
+        work = workload_of({**JOB, "model": {**JOB["model"], "width": width}})
+        hides = Estimator(network(2), work).hiding(numpy.array([[0], [1]]), Cut(work, ((0, 7),)))
+        assert hides.exposed(numpy.array([numpy.inf])).tolist() == [numpy.inf]
+
+
 def test_latencies_and_shared_matrices_are_never_hidden() -> None:
     far = network(2, 1e10, latency=0.3)
     workload = replace(workload_of(JOB), tied=False)
