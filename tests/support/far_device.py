@@ -115,7 +115,7 @@ def _answer(func: Any, args: Any, keywords: dict[str, Any], waits: Counter[str])
     stays = bool(there) and name != "cpu" and not (asked and not any(moved))
     _count(name, args, keywords, tensors, stays or any(moved), waits)
     if name == "copy_" or (name.endswith("_") and not name.endswith("__")) or name == "__setitem__":
-        return args[0] if name != "__setitem__" else None
+        return (args or tensors)[0] if name != "__setitem__" else None
     if keywords.get("out") is not None:
         return keywords["out"]
     if not stays and not any(moved):

@@ -20,6 +20,7 @@ from farflung.testing.loopback import Hub
 pytestmark = pytest.mark.usefixtures("nobody_late", "far_trainers")
 
 STEPS = 2
+FAMILIES = {"gradient": "gpt2", "delta": "llama"}
 TABLES = {"run": {"steps": 1}, "model": {"layers": 1}, "data": {"text": ["none.txt"]}}
 ALONE = Plan(pipelines=(("n0",),), stages=((0, 3),), microbatches=(4,), schedule="1f1b")
 GROUP = Plan(pipelines=(("n0",), ("n1",)), stages=((0, 3),), microbatches=(3, 1), schedule="1f1b")
@@ -46,7 +47,7 @@ def hub_of(offload, updates) -> Hub:
     job = Job.model_validate(
         {
             "run": {"name": "offload", "seed": 3, "steps": STEPS},
-            "model": {"family": "llama", "layers": 2, "width": 16, "heads": 2, "context": 8},
+            "model": {"family": FAMILIES[updates["mode"]], "layers": 2, "width": 16, "heads": 2, "context": 8},
             "data": {"text": ["none.txt"]},
             "train": {"batch": 4, "microbatch": 1, "learning_rate": 3e-3, "weight_decay": 0.1, "eval_every": 1}
             | {"clip": 0.0, "offload": offload, "recompute": True},
