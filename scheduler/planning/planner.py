@@ -61,37 +61,14 @@ def plan(
         if not ordered.written_out:
             raise PlanError(f"the objective dtfm is for up to {WRITTEN_OUT} devices: there are {len(ordered)}")
         return plan_dtfm(ordered, settled(workload), deadline, seed)
+    again = partial(plan, objective=objective, seed=seed, stay=stay, speed=speed, near=near)
+
+    def once(joined: Network, one: Workload, seconds: float, before: Plan | None) -> Plan:
+        return again(joined, one, time_limit=seconds, current=before)
+
     if workload.offloads:
-
-        def with_kind(one: Workload, seconds: float, before: Plan | None) -> Plan:
-            return plan(
-                ordered,
-                one,
-                objective=objective,
-                time_limit=seconds,
-                seed=seed,
-                current=before,
-                stay=stay,
-                speed=speed,
-                near=near,
-            )
-
-        return plan_offload(ordered, workload, with_kind, time_limit, current)
+        return plan_offload(ordered, workload, partial(once, ordered), time_limit, current)
     if workload.insides:
-
-        def once(joined: Network, one: Workload, seconds: float, before: Plan | None) -> Plan:
-            return plan(
-                joined,
-                one,
-                objective=objective,
-                time_limit=seconds,
-                seed=seed,
-                current=before,
-                stay=stay,
-                speed=speed,
-                near=near,
-            )
-
         return plan_inside(ordered, workload, once, time_limit, current)
     if is_open(workload):
         fixed = partial(plan, ordered, seed=seed, current=current, stay=stay)

@@ -320,12 +320,11 @@ class Exchange:
 
     def unsent(self, zeros: Callable[[int], Tensor] = torch.zeros) -> dict[str, Tensor]:
         """All of `unsent_kinds`: copies, fp32 [numel] on the CPU each, in vectors that ``zeros`` makes."""
-        length, found = self.section.g.numel(), dict[str, Tensor]()
+        layout, found = self.section.layout, dict[str, Tensor]()
         for kind in self.unsent_kinds:
-            found[kind] = zeros(length)
-            for start in range(0, length, SEGMENT):
-                here = slice(start, min(start + SEGMENT, length))
-                found[kind][here] = self.unsent_at(kind, here)
+            found[kind] = zeros(layout.numel)
+            for start, stop in layout.blocks(SEGMENT):
+                found[kind][start:stop] = self.unsent_at(kind, slice(start, stop))
         self.section.leave()
         return found
 

@@ -63,6 +63,11 @@ class Rest:
     read: Callable[[str], Tensor] | None = None
     """Reads a tensor from the node's state, where memory does not suffice for copies."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(values.nbytes for values in self.tensors.values())
+
     def values(self, name: str) -> Tensor:
         """One of the tensors."""
         return self.tensors[name] if self.read is None else self.read(name)
@@ -98,12 +103,12 @@ class Rests:
         if self._writing is not None and self._writing.is_alive():
             self._say("this disk takes longer to keep what is learnt beside a checkpoint than the next checkpoint does")
             return
-        size = sum(values.nbytes for values in rest.tensors.values())
-        if self._limit and (KEPT + 1) * size > self._limit:
-            self._say(f"{size / 1e9:.3g} GB beside each checkpoint are more than --max-disk has room for: not kept")
+        size = f"{rest.nbytes / 1e9:.3g} GB"
+        if self._limit and (KEPT + 1) * rest.nbytes > self._limit:
+            self._say(f"{size} beside each checkpoint are more than --max-disk has room for: not kept")
             return
         if rest.read is not None:
-            self._say(f"training waits while {size / 1e9:.3g} GB are kept beside each checkpoint: no memory for a copy")
+            self._say(f"training waits while {size} are kept beside each checkpoint: no memory for a copy")
             self._write(rest, pulse)
             return
         self._writing = threading.Thread(target=self._write_slowly, args=(rest,), name="rests", daemon=True)
@@ -185,8 +190,7 @@ class Rests:
 
     def _most(self, rest: Rest) -> int | None:
         """How many rests of this size may stay beside the next while it is written; None: the owner sets no limit."""
-        size = sum(values.nbytes for values in rest.tensors.values())
-        return max(KEPT, self._limit // size - 1) if self._limit and size else None
+        return max(KEPT, self._limit // rest.nbytes - 1) if self._limit and rest.nbytes else None
 
     def _layout(self, rest: Rest, pulse: Callable[[], None]) -> Written:
         told = {

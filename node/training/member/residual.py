@@ -97,9 +97,8 @@ def _moments(section: Section) -> Reads:
 
 def _squares(exchange: Exchange, section: Section) -> float:
     """The squared norm of this node's terms of S in a section."""
-    length, found = section.g.numel(), list[float]()
-    for start in range(0, length, vectors.PIECE):
-        here = slice(start, min(start + vectors.PIECE, length))
-        terms = [exchange.unsent_at(kind, here) for kind in exchange.unsent_kinds]
+    found = []
+    for start, stop in section.layout.blocks(vectors.PIECE):
+        terms = [exchange.unsent_at(kind, slice(start, stop)) for kind in exchange.unsent_kinds]
         found.append(vectors.squared_norm_of_sum(terms))
     return math.fsum(found)
