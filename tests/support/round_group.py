@@ -2,8 +2,10 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -76,6 +78,8 @@ class Group:
         self.now = 0.0
         self.mail: list[tuple[str, str, data_pb2.Header, bytes]] = []
         self.warnings: list[tuple[str, str]] = []
+        self.given: Counter[tuple[str, str]] = Counter()
+        """(who refused, whom) -> points."""
         self.links: dict[str, RoundLink] = {}
         for index, name in enumerate(names):
             made = section_of(torch.randn(NUMEL, generator=torch.Generator().manual_seed(index)))
@@ -93,10 +97,14 @@ class Group:
             self.links[name] = RoundLink(
                 exchange,
                 Rounds(plan, name, 0, section.chain),
-                Outlet(send, self.refuse, self.refuse),
+                Outlet(send, partial(self.refuse_by, name), self.refuse),
                 clock=lambda: self.now,
                 signer=(signers or {}).get(name),
             )
+
+    def refuse_by(self, by: str, node: str, why: str, points: int = 1) -> None:
+        self.given[by, node] += points
+        self.refuse(node, why, points)
 
     def refuse(self, node: str, why: str, points: int = 1) -> None:
         self.warnings.append((node, why))

@@ -62,4 +62,4 @@ def _ask_for_terms(mine: Standing, part: Part, sending: bool) -> list[Effect]:
 def _unshown(mine: Standing, part: Part) -> Refuse:
     """Refuse a publisher that has not shown, in good time, a contribution that it counted."""
     why = f"{part.publisher} counted another contribution to part {part.index} than came here, and does not show it"
-    return Refuse(part.publisher, why)
+    return Refuse(part.publisher, why, blocks=True)

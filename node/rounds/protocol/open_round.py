@@ -49,6 +49,8 @@ class OpenRound:
     """All-to-all results that list a contribution which has not arrived."""
     disputed: dict[tuple[int, int], Contribution] = field(default_factory=dict)
     """All-to-all: contributions that differ from the ones listed in a result."""
+    disbelieved: dict[int, Result] = field(default_factory=dict)
+    """All-to-all: results of publishers that list other contributions than came here, without a proof."""
     unknown: set[tuple[int, int]] = field(default_factory=set)
     """All-to-all: contributions that came without a certificate, of members whose certificate is unknown here. They
     were asked for; the answer must have the certificate."""

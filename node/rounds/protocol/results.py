@@ -38,7 +38,7 @@ def take(mine: Standing, sender: str, chain: int, result: Result, now: float) ->
             wrong.append(Refuse(sender, f"{publisher} counted another contribution of {mine.plan.members[index]}"))
     if mine.plan.pattern == "all_to_all":
         if wrong and (mine.vouch is None or _differs_here(mine, result, mine.index[mine.me])):
-            return wrong
+            return _standing(mine, sender, result)
         for index in result.contributors:
             if _differs_here(mine, result, index):
                 key = (result.part, index)
@@ -53,6 +53,20 @@ def take(mine: Standing, sender: str, chain: int, result: Result, now: float) ->
 def _forged(mine: Standing, sender: str, part: Part) -> Refuse:
     why = f"a result of part {part.index} that {part.publisher} has not signed"
     return Refuse(sender, why, blocks=True)
+
+
+def _standing(mine: Standing, sender: str, result: Result) -> list[Effect]:
+    """All-to-all: a result lists another contribution than came here, and no signature shows which of two members is at
+    fault. The round cannot go on here, so this is said with the points of what blocks, of the publisher; a member that
+    only passes on what the publisher said has no part in it."""
+    current, publisher = mine.current(), mine.plan.parts[result.part].publisher
+    if sender == publisher:
+        current.disbelieved[result.part] = result
+    before = current.disbelieved.get(result.part)
+    blamed = publisher if before is not None and same_words(before, result) else sender
+    others = [mine.plan.members[i] for i in result.contributors if _differs_here(mine, result, i)]
+    why = f"{publisher} counted another contribution of {' and '.join(others)}"
+    return [Refuse(blamed, f"{why} than {mine.me} has: round {current.number} cannot go on", blocks=True)]
 
 
 def _differs_here(mine: Standing, result: Result, index: int) -> bool:

@@ -7,6 +7,7 @@ import torch
 from header_bodies import body_of
 from round_group import Group
 
+from farflung.coordinator.membership.faults.refusals import Circle, Refusals
 from farflung.node.rounds.arithmetic.ways import programs
 from farflung.node.rounds.protocol.machine import Rounds
 from farflung.node.rounds.protocol.messages import Contribution, Part, Refuse, Result, RoundPlan
@@ -117,6 +118,35 @@ def test_a_result_that_names_nobody_is_refused():
     for contributors, digests in [((), ()), ((0, 5), (1, 2)), ((1, 0), (1, 2)), ((0,), ())]:
         effects = rounds.result("a", 1, 5, Result(0, contributors, digests), 0.0)
         assert isinstance(effects[0], Refuse)
+
+
+@pytest.mark.parametrize("members", [2, 3, 4, 7])
+@pytest.mark.parametrize("liar", ["a", "b"], ids=["the publisher", "a member"])
+def test_without_signatures_who_sends_nothing_and_counts_something_is_named_within_three_requests(members, liar):
+    """In gradient mode nothing says that the gradient is not finite: the others then have one sum and the liar another,
+    or they have none at all. Somebody is out or planned apart, and whoever passes on what another said is not named."""
+    group = Group("all_to_all", "none", [1.0] * members, gradient=True)
+    for link in group.links.values():
+        link.begin()
+    for index, (sender, to, header, _) in enumerate(group.mail):
+        if sender == liar and header.kind == data_pb2.CONTRIBUTION:
+            del body_of(header).sizes[:]
+            group.mail[index] = (sender, to, header, b"")
+    group.deliver_all()
+    for _ in range(3):
+        group.now += 60.0
+        for link in group.links.values():
+            link.tick()
+        group.deliver_all()
+    assert not all(link.complete for link in group.links.values())
+    assert {of for _, of in group.given} == {"a"}, "who passes the publisher's word on is not at fault"
+    refusals = Refusals()
+    circles = {name: Circle(members - 1, {n: n for n in group.links if n != name}) for name in group.links}
+    verdicts = [
+        refusals.count((by, "1"), (of, "1"), points, circles[of], circles[by])
+        for (by, of), points in group.given.items()
+    ]
+    assert any(one is not None and liar in (one.out, *(one.apart or ())) for one in verdicts), group.given
 
 
 @pytest.mark.parametrize("pattern", ["publishers", "all_to_all"])
