@@ -23,8 +23,10 @@ def through_a_cable(nodes):
         members[1].address = cable.address
         a.enter(1, members)
         b.enter(1, members)
-        yield a, b, cable
-        nodes.close()
+        try:
+            yield a, b, cable
+        finally:
+            nodes.close()
 
 
 def collect(wire, count, timeout=120):

@@ -6,6 +6,10 @@ import socket
 import threading
 import time
 
+OPENING = 10_000
+"""Bytes within which a connection greets. Only one that carried more is cut or spoiled: of a link whose second
+connection breaks while it opens, nobody is told."""
+
 
 class Cable:
     """Listens on `address` and forwards both ways to `target` (HOST:PORT)."""
@@ -15,8 +19,8 @@ class Cable:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.forwarded = 0
-        self.flip_at = None  # one bit is flipped in the byte after so many forwarded bytes
-        self.cut_at = None  # the connection ends after so many forwarded bytes
+        self.flip_at = None  # one bit is flipped, of a piece that ends after so many forwarded bytes
+        self.cut_at = None  # the connection that carries more ends after so many forwarded bytes
         self.rate = None  # bytes a second that get through towards the target
         self.frozen_at = None  # from so many forwarded bytes on it is frozen
         self.one_way = False  # nothing gets through towards the target, what comes from there does
@@ -65,8 +69,10 @@ class Cable:
             self._run(self._forward, far, near, False)
 
     def _forward(self, source, sink, counted):
+        carried = 0
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                carried += len(data)
                 while self.frozen or (self.one_way and counted):
                     time.sleep(0.05)
                 timer = 0.2
@@ -76,21 +82,21 @@ class Cable:
                 if counted:
                     if self.rate:
                         time.sleep(len(data) / self.rate)
-                    data = self._spoiled(data)
+                    data = self._spoiled(data, carried > OPENING)
                     if self.frozen_at is not None and self.forwarded >= self.frozen_at:
                         self.frozen_at, self.frozen = None, True
                 sink.sendall(data)
-                if counted and self.cut_at is not None and self.forwarded >= self.cut_at:
+                if counted and carried > OPENING and self.cut_at is not None and self.forwarded >= self.cut_at:
                     self.cut_at = None
                     break
         for one in (source, sink):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
-    def _spoiled(self, data):
-        at, self.forwarded = self.forwarded, self.forwarded + len(data)
-        if self.flip_at is not None and at <= self.flip_at < self.forwarded:
+    def _spoiled(self, data, greeted):
+        self.forwarded += len(data)
+        if greeted and self.flip_at is not None and self.flip_at < self.forwarded:
             data = bytearray(data)
-            data[self.flip_at - at] ^= 0x10
+            data[-1] ^= 0x10
             self.flip_at = None
         return data
