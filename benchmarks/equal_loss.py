@@ -6,10 +6,11 @@
     python -m benchmarks.equal_loss table    what is known so far
     python -m benchmarks.equal_loss tried    what the tuning saw, methods that were given up with it
     python -m benchmarks.equal_loss lengths  what longer runs (tune --steps N --rates R) lose, on the seed of tuning
-    python -m benchmarks.equal_loss picture  docs/equal-loss.svg
+    python -m benchmarks.equal_loss picture  docs/equal-loss.svg, or with --tuned docs/equal-loss-lengths.svg
 
     --size tiny|byte|byte-llama|1m|5m|25m|124m   --minutes M: begin no run after that   --only NAME   --steps N
     --device cuda:0   --rates R...   tune: these alone
+    --tuned N   run, table, picture: the rate that was best with N steps, where the grid of longer runs is too dear
 
 The text is the Python of the standard library and of the installed packages (100 MB in a development environment),
 its tokens a byte-pair encoding of 4,096 made of it, each read once. Real trainers, rounds and codecs in one process
@@ -46,6 +47,7 @@ from .quality import prepared, shape_of, train
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "equal_loss.jsonl"
 PICTURE = HERE.parent / "docs" / "equal-loss.svg"
+LENGTHS = HERE.parent / "docs" / "equal-loss-lengths.svg"
 VOCABULARY = 4096
 BLOCK = 1 << 20
 """Of sections of looped sizes: one part, which is quicker."""
@@ -129,8 +131,8 @@ def job_of(size: Size, method: str, seed: int, rate: float, steps: int, folder: 
 class Bench:
     """The text of a size, and the runs on it."""
 
-    def __init__(self, name: str, folder: Path, device: str, minutes: float) -> None:
-        self.name, self.size, self.folder, self.device = name, SIZES[name], folder, device
+    def __init__(self, name: str, folder: Path, device: str, minutes: float, tuned: int | None = None) -> None:
+        self.name, self.size, self.folder, self.device, self.tuned = name, SIZES[name], folder, device, tuned
         self.until = time.monotonic() + 60 * minutes
         (folder / "text.txt").write_text(text := sources(self.size.text * 1_000_000))
         self.known: dict[int, tuple[Facts, Dataset]] = {}
@@ -148,11 +150,13 @@ class Bench:
             return None
         job = job_of(self.size, method, seed, rate, steps, self.folder)
         made = self._loop(job, method) if self.size.looped else self._train(job)
+        tuned = "" if self.tuned in (None, steps) else f" --tuned {self.tuned}"
         row = {
             **wanted,
             **made,
             "tokens": steps * self.size.batch * self.size.context,
-            "command": f"python -m benchmarks.equal_loss run --size {self.name} --steps {steps} --only {method!r}",
+            "command": f"python -m benchmarks.equal_loss run --size {self.name} --steps {steps}{tuned} "
+            f"--only {method!r}",
         }
         with RESULTS.open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -203,8 +207,9 @@ def rows() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
-def best_rate(size: str, method: str, steps: int) -> float | None:
-    """Of the grid, where all of it was tried on the seed for that."""
+def best_rate(size: str, method: str, steps: int, tuned: int | None = None) -> float | None:
+    """Of the grid, where all of it was tried on the seed for that with ``tuned`` steps, if given, else ``steps``."""
+    steps = tuned or steps
     tried = {
         row["rate"]: row["loss"]
         for row in rows()
@@ -226,7 +231,7 @@ def tune(bench: Bench, steps: int, only: str, rates: tuple[float, ...]) -> None:
 
 def run(bench: Bench, steps: int, only: str) -> None:
     for seed, method in itertools.product(SEEDS, named(bench.size, only)):
-        rate = best_rate(bench.name, method, steps)
+        rate = best_rate(bench.name, method, steps, bench.tuned)
         if rate is None:
             print(f"{method}: its learning rate is not found yet (tune)", flush=True)
         else:
@@ -244,11 +249,11 @@ def flat(bench: Bench) -> None:
         steps, before = 2 * steps, row["loss"]
 
 
-def found(size: str, steps: int) -> dict[str, list[dict[str, Any]]]:
+def found(size: str, steps: int, tuned: int | None = None) -> dict[str, list[dict[str, Any]]]:
     """The lines of each method that count: its best rate, the seeds of the table."""
     out: dict[str, list[dict[str, Any]]] = {}
     for method in METHODS:
-        rate = best_rate(size, method, steps)
+        rate = best_rate(size, method, steps, tuned)
         for row in rows():
             key = row["size"], row["method"], row["steps"], row["rate"]
             if key == (size, method, steps, rate) and row["seed"] in SEEDS:
@@ -271,9 +276,9 @@ def against(lines: list[dict[str, Any]], base: list[dict[str, Any]]) -> tuple[fl
     return (statistics.mean(shares), interval(shares)) if shares else (math.nan, math.nan)
 
 
-def table(size: str, steps: int) -> None:
+def table(size: str, steps: int, tuned: int | None = None) -> None:
     """A claim without an interval is none: a method of one seed has a dash there."""
-    known = found(size, steps)
+    known = found(size, steps, tuned)
     print(f"\n{size}, {steps} steps, {SIZES[size].batch * SIZES[size].context * steps:,} tokens\n")
     print("| method | learning rate | seeds | validation loss | against one optimiser | bits | of fp16's bytes |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
@@ -331,6 +336,36 @@ def _beside(loss: float | None, base: float | None) -> str:
     return f"{loss:.4f}" if base in (None, loss) else f"{loss:.4f} ({100 * (loss / base - 1):+.1f} %)"
 
 
+def gaps(size: str, tuned: int) -> dict[str, list[tuple[int, float, float]]]:
+    """(steps, percentage above one optimiser of that length, half of its 95 % interval) of the methods that ran with
+    all seeds at several lengths; up to ``tuned`` steps each at the rate of its length, then at that of ``tuned``."""
+    out: dict[str, list[tuple[int, float, float]]] = {}
+    for steps in sorted({row["steps"] for row in rows() if row["size"] == size}):
+        known = found(size, steps, tuned if steps > tuned else None)
+        for method, lines in known.items():
+            if method != BASELINE and len(lines) == len(known.get(BASELINE, [])) == len(SEEDS):
+                out.setdefault(method, []).append((steps, *against(lines, known[BASELINE])))
+    return {method: points for method, points in out.items() if len(points) > 1}
+
+
+def lengths_picture(size: str, tuned: int) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 4.5))
+    for method, points in gaps(size, tuned).items():
+        steps, means, halves = zip(*points, strict=True)
+        axes.errorbar(steps, means, halves, fmt="o-", capsize=3, label=method)
+    axes.axhline(0, color="black", linewidth=0.8, linestyle=":")
+    axes.set(xscale="log", xlabel="steps", ylabel="validation loss, % above one optimiser of that length")
+    axes.set(title=f"{size}; whiskers: 95 %")
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(LENGTHS, metadata={"Date": None})
+
+
 def picture(size: str, steps: int) -> None:
     import matplotlib
 
@@ -366,20 +401,24 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="*", default=[], help="tune: these of the grid")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, help="other than the size's")
+    parser.add_argument("--tuned", type=int, help="the learning rates are those that were best with so many steps")
     arguments = parser.parse_args()
     steps = arguments.steps or SIZES[arguments.size].steps
     torch.set_num_threads(1)
     if arguments.what == "table":
-        table(arguments.size, steps)
+        table(arguments.size, steps, arguments.tuned)
     elif arguments.what == "tried":
         tried(arguments.size, steps)
     elif arguments.what == "lengths":
         lengths(arguments.size)
     elif arguments.what == "picture":
-        picture(arguments.size, steps)
+        if arguments.tuned:
+            lengths_picture(arguments.size, arguments.tuned)
+        else:
+            picture(arguments.size, steps)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            bench = Bench(arguments.size, Path(folder), arguments.device, arguments.minutes)
+            bench = Bench(arguments.size, Path(folder), arguments.device, arguments.minutes, arguments.tuned)
             if arguments.what == "flat":
                 flat(bench)
             elif arguments.what == "tune":

@@ -88,6 +88,17 @@ METHODS: dict[str, Method] = {
         remedy=Remedy(codecs=((0.02, "none"), (0.04, "int8"), (0.1, "cocktail:random=0.5,top=0.5,bits=4"))),
     ),
     "gradient, cocktail": Method({"mode": "gradient", "codec": f"{COCKTAIL},feedback=true"}),
+    # Where its gap to one optimiser is from: four bits in a part of the run, the first or the last.
+    "eden in fifths, 4 bits first": Method(
+        delta(EDEN1, 5, 1, fragments=5, block=24_576), remedy=Remedy(codecs=((0.2, EDEN4),))
+    ),
+    "eden in fifths, 4 bits last": Method(
+        delta(EDEN4, 5, 1, fragments=5, block=24_576), remedy=Remedy(codecs=((0.8, EDEN1),))
+    ),
+    "eden in fifths, none last": Method(
+        delta("none", 5, 1, fragments=5, block=24_576), remedy=Remedy(codecs=((0.8, EDEN1),))
+    ),
+    "eden in fifths, outer 0.5": Method(delta(EDEN1, 5, 1, fragments=5, block=24_576, outer=HALF)),
     "eden 1 bit, outer 0.5": Method(delta(EDEN1, 5, outer=HALF)),
     "eden 1 bit, in sixths": Method(delta(EDEN1, 6, 1, fragments=6, block=20_480)),
     "muon, eden 1 bit, in fifths": Method(delta(EDEN1, 5, 1, fragments=5, block=24_576), MUON),

@@ -43,6 +43,38 @@ def test_a_stopped_bench_makes_only_the_runs_that_lack(bench: Bench, monkeypatch
     assert equal_loss.rows()[0]["command"].endswith("--size byte --steps 100 --only 'eden 1 bit, every 5'")
 
 
+def test_a_long_run_takes_the_rate_that_a_shorter_one_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_the_lower_rate(job: Any, method: str) -> dict[str, Any]:
+        return {"loss": 2.0 + job.train.learning_rate, "bits": 0.3, "seconds": 1.0}
+
+    monkeypatch.setattr(bench, "_loop", at_the_lower_rate)
+    equal_loss.tune(bench, 100, f"^{EDEN}$", ())
+    equal_loss.run(bench, 800, f"^{EDEN}$")
+    assert len(equal_loss.rows()) == 2, "no rate is known at that length"
+    bench.tuned = 100
+    equal_loss.run(bench, 800, f"^{EDEN}$")
+    long = [row for row in equal_loss.rows() if row["steps"] == 800]
+    assert [(row["seed"], row["rate"]) for row in long] == [(1, 5e-3), (2, 5e-3), (3, 5e-3)]
+    assert long[0]["command"].endswith("run --size byte --steps 800 --tuned 100 --only 'eden 1 bit, every 5'")
+    assert equal_loss.found("byte", 800, 100)[EDEN] == long
+    assert not equal_loss.found("byte", 800)
+
+
+def test_gaps_are_of_lengths_that_all_seeds_ran(bench: Bench) -> None:
+    losses = {(BASELINE, 100): 2.0, (BASELINE, 200): 1.5, (EDEN, 100): 2.2, (EDEN, 200): 1.53, (EDEN, 400): 1.4}
+    keys = ("size", "method", "seed", "rate", "steps", "loss")
+    lines = [
+        dict(zip(keys, ("byte", method, seed, rate, steps, loss), strict=True))
+        for (method, steps), loss in losses.items()
+        for seed, rate in ((0, 5e-3), (0, 1e-2), (1, 5e-3), (2, 5e-3), (3, 5e-3))
+        if seed or steps == 100
+    ]
+    equal_loss.RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (first, second) = equal_loss.gaps("byte", 100)[EDEN]
+    assert first == (100, pytest.approx(10.0), pytest.approx(0.0, abs=1e-9))
+    assert second == (200, pytest.approx(2.0), pytest.approx(0.0, abs=1e-9))
+
+
 def test_no_time_no_run(bench: Bench) -> None:
     bench.until = -math.inf
     assert bench.lose(EDEN, 0, 1e-2, 100) is None
