@@ -6,6 +6,9 @@ byte. So the members of a group share one codec, and all groups share one overla
 A round that is one step late costs less loss than a stronger codec, but lateness makes a codec's errors worse (Chen et
 al. 2025, DeCo-SGD). So codecs are tried from the least lossy on, each with the shortest overlap that hides its round,
 up to a quarter of the steps between two rounds. Only where no codec fits into that quarter may the overlap be longer.
+
+In gradient mode there is no overlap: a round counts with what the step waits for it after its last backward pass, which
+hides the rest (timing/early.py).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from ..networks.devices import Matrix
 from ..plans import Plan
 from ..timing.candidate import Candidate
 from ..timing.estimate import Cut, Estimator
-from ..timing.exchange import rounds_of
+from ..timing.exchange import waits_of
 from ..workloads.losses import loss_of
 from ..workloads.workload import Workload
 
@@ -33,13 +36,14 @@ FULL = 0.8
 @dataclass(frozen=True)
 class UpdateChoice:
     """The codecs and the overlap that the plan chooses. For each position's group: codecs, its codec; bits, on the wire
-    for each parameter; seconds, of its round. hidden: seconds of compute between a round's beginning and its end.
-    mode, every: of the workload."""
+    for each parameter; seconds, of its round; waits, those that are left of it after the last backward pass. hidden:
+    seconds of compute between a round's beginning and its end. mode, every: of the workload."""
 
     codecs: tuple[str, ...]
     bits: tuple[float, ...]
     overlap: int
     seconds: tuple[float, ...]
+    waits: tuple[float, ...]
     hidden: float
     mode: str
     every: int
@@ -49,10 +53,12 @@ class UpdateChoice:
         """One sentence; empty where there is no round."""
         if not any(self.seconds):
             return ""
-        worst = max(range(len(self.seconds)), key=lambda at: self.seconds[at])
+        worst = max(range(len(self.seconds)), key=lambda at: (self.waits[at], self.seconds[at]))
         words = f"updates go as {self.codecs[worst]} with overlap {self.overlap}: a round of stage {worst} is expected "
         if not self.overlap:
-            return words + f"to take {self.seconds[worst]:.3g} s, and nothing hides it{self._cost(worst)}"
+            left, took = self.waits[worst], self.seconds[worst]
+            hides = f"all but {left:.3g} s hidden by the backward pass" if left < took else "and nothing hides it"
+            return words + f"to take {took:.3g} s, {hides}{self._cost(worst)}"
         short = ", more than it may with any codec of the ladder" if self.seconds[worst] > self.hidden else ""
         hidden = f"to take {self.seconds[worst]:.3g} s of the {self.hidden:.3g} s of compute that hide it{short}"
         return words + hidden + self._cost(worst)
@@ -74,25 +80,27 @@ def choose_updates(estimator: Estimator, found: Candidate, compute: float, curre
     workload = estimator.workload
     compute = compute / workload.reached
     names = [name for name, _ in workload.update_ladder]
-    rounds = numpy.array([_rounds(estimator, found, bits) for _, bits in workload.update_ladder])
-    overlap = _overlap(workload, rounds, compute) if workload.auto_overlap else workload.overlap
-    chosen = _codecs(workload, rounds, compute, overlap)
+    timed = [_rounds(estimator, found, bits) for _, bits in workload.update_ladder]
+    rounds, waits = (numpy.array(column) for column in zip(*timed, strict=True))
+    overlap = _overlap(workload, waits, compute) if workload.auto_overlap else workload.overlap
+    chosen = _codecs(workload, waits, compute, overlap)
     kept = _in_force(workload, names, current, found.cut.nodes)
     if kept is not None and kept[0] <= overlap and all(old <= new for old, new in zip(kept[1], chosen, strict=True)):
-        took = (float(rounds[at, place]) for place, at in enumerate(kept[1]))
+        took = (float(waits[at, place]) for place, at in enumerate(kept[1]))
         overlap, chosen = (
             kept if all(_fits(each, compute, kept[0], workload, 1.0) for each in took) else (overlap, chosen)
         )
-    seconds = tuple(float(rounds[at, place]) for place, at in enumerate(chosen))
+    seconds, left = (tuple(float(one[at, place]) for place, at in enumerate(chosen)) for one in (rounds, waits))
     picked = [workload.update_ladder[at] for at in chosen]
     codecs, bits = tuple(name for name, _ in picked), tuple(bits for _, bits in picked)
-    return UpdateChoice(codecs, bits, overlap, seconds, overlap * compute, workload.mode, workload.every)
+    return UpdateChoice(codecs, bits, overlap, seconds, left, overlap * compute, workload.mode, workload.every)
 
 
-def _rounds(estimator: Estimator, found: Candidate, bits: float) -> Matrix:
-    """float64 [nodes]: seconds of each position's round with so many bits for each parameter."""
+def _rounds(estimator: Estimator, found: Candidate, bits: float) -> tuple[Matrix, Matrix]:
+    """Of each position's round with so many bits for each parameter, float64 [nodes] each: its seconds, and those that
+    a step waits for it after its last backward pass (with an overlap, or in mode delta, the same)."""
     cut = Cut(replace(estimator.workload, update_bits=bits), found.cut.stages, found.cut.chunks)
-    return rounds_of(estimator, replace(found, cut=cut))[0]
+    return waits_of(estimator, replace(found, cut=cut))
 
 
 def _fits(seconds: float, compute: float, overlap: int, workload: Workload, full: float = FULL) -> bool:

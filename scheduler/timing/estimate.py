@@ -69,14 +69,14 @@ class Cut:
         self.elements = numpy.array([layers[last].activation * micro for _, last in stages[:-1]], dtype=numpy.float64)
         parameters = [sum(layer.parameters for layer in layers[a : b + 1]) for a, b in stages]
         self.parameters = numpy.array(parameters, dtype=numpy.float64).reshape(chunks, self.nodes).sum(axis=0)
+        both = min(layers[0].parameters, layers[-1].parameters) if workload.tied and len(layers) > 1 else 0
+        shared = both if self.nodes > 1 else 0
+        self.parameters[0] -= both - shared  # a node that has both layers has the matrix once
         self.update = self.parameters * numpy.array(workload.update_bits)
-        shared = min(layers[0].parameters, layers[-1].parameters) if workload.tied and self.nodes > 1 else 0
         self.tied = float(shared * numpy.atleast_1d(workload.update_bits)[0])
         own = [float(layer.parameters) for layer in layers]
-        if workload.tied and len(layers) > 1:  # one node has it in its first layer, several exchange it apart
-            both = min(own[0], own[-1])
-            own[-1] -= both
-            own[0] -= both if self.nodes > 1 else 0.0
+        own[-1] -= both  # one node has it in its first layer, several exchange it apart
+        own[0] -= shared
         ends = stages[: self.nodes] if workload.early_rounds is not None else ()
         self.passed = [(own[a : b + 1], [layer.flops for layer in layers[a : b + 1]]) for a, b in ends]
 

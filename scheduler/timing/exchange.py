@@ -36,9 +36,19 @@ def found_rounds(estimator: Estimator, found: Candidate, levels: bool | None = N
     key = (found.places.shape, found.places.tobytes(), found.cut.stages, levels)
     if key not in estimator.timed_rounds:
         seconds, split = rounds_of(estimator, found, levels)
-        waits = estimator.hiding(found.places, found.cut, _pattern(estimator, split)).exposed(seconds)
-        estimator.timed_rounds[key] = (float(waits.max()), split)
+        estimator.timed_rounds[key] = (float(_exposed(estimator, found, seconds, split).max()), split)
     return estimator.timed_rounds[key]
+
+
+def waits_of(estimator: Estimator, found: Candidate) -> tuple[Matrix, Matrix]:
+    """Of the round at each position, float64 [nodes] each: its seconds as in rounds_of, and those of them that a step
+    waits for it after its passes."""
+    seconds, split = rounds_of(estimator, found)
+    return seconds, _exposed(estimator, found, seconds, split)
+
+
+def _exposed(estimator: Estimator, found: Candidate, seconds: Matrix, split: bool) -> Matrix:
+    return estimator.hiding(found.places, found.cut, _pattern(estimator, split)).exposed(seconds)
 
 
 def rounds_of(estimator: Estimator, found: Candidate, levels: bool | None = None) -> tuple[Matrix, bool]:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy
 import pytest
@@ -21,6 +22,7 @@ from farflung.scheduler.timing.estimate import Cut, Estimator
 from farflung.scheduler.timing.seconds import candidate_seconds
 from farflung.scheduler.workloads.early import LEAST, MOST, PIECES, EarlyRounds, early_rounds_of
 from farflung.scheduler.workloads.jobs import workload_of
+from farflung.scheduler.workloads.layers import trained
 
 JOB = {
     "model": {"family": "gpt2", "layers": 6, "width": 512, "heads": 8, "context": 128},
@@ -173,6 +175,19 @@ def test_latencies_and_shared_matrices_are_never_hidden() -> None:
     places, cut = numpy.array([[0], [1]]), Cut(workload, ((0, 7),))
     estimator = Estimator(far, workload)
     assert estimator.hiding(places, cut).exposed(estimator.rounds(places, cut))[0] >= 0.3
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_shared_matrix_counts_once_where_one_node_has_both_of_its_layers(chunks) -> None:
+    work = replace(workload_of(JOB), tied=True)
+    last, edges = len(work.layers) - 1, (0, len(work.layers) // 2, len(work.layers))
+    ranges = ((0, last),) if chunks == 1 else tuple((a, b - 1) for a, b in pairwise(edges))
+    cut = Cut(work, ranges, chunks)
+    assert cut.parameters.tolist() == [trained(work, 0, last)] and cut.tied == 0
+    assert sum(cut.passed[0][0]) <= cut.parameters[0] and cut.update[0] == cut.parameters[0] * work.update_bits
+    two = Cut(work, tuple((a, b - 1) for a, b in pairwise(edges)))
+    both = min(work.layers[0].parameters, work.layers[-1].parameters)
+    assert two.parameters.sum() == trained(work, 0, last) + both and two.tied == both * work.update_bits > 0
 
 
 def test_both_searches_count_alike() -> None:
