@@ -359,9 +359,11 @@ class RoundLink:
             self.outlet.refuse(problem.member, f"update refused: {problem.why}", points)
         spoilers = self._spoilers
         if spoilers is not None and self.exchange.terms.gradient and not rounds.plan.parts[effect.part].phase:
-            for index in spoilers.found(number, effect.contributions):
-                why = f"its gradient is not finite, as in more than {spoilers.patience} steps before, where others' are"
-                self.outlet.refuse(rounds.plan.members[index], f"update refused: {why}", self._blocking)
+            for one in spoilers.found(number, effect.contributions):
+                if one.among:
+                    self.outlet.refuse(one.among[0], one.why, 0)
+                else:
+                    self.outlet.refuse(rounds.plan.members[one.member], f"update refused: {one.why}", self._blocking)
         result = self.disputes.published(number, result)
         effects = rounds.decided(effect.part, result, self.clock())
         self.auditor.staged(number, result)

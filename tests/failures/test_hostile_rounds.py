@@ -154,6 +154,26 @@ def test_who_says_in_every_step_that_its_gradient_is_not_finite_is_named_and_put
     assert_sound(hub, NAMES)
 
 
+def test_a_pipeline_that_says_so_in_every_step_is_named_and_none_of_its_nodes_is_out(monkeypatch):
+    """c's gradient came through d, which may have spoilt it."""
+    monkeypatch.setattr(spoilers, "PATIENCE", 4)
+
+    def tamper(hub, sender, to, header, data):
+        if sender == "c" and header.kind == data_pb2.CONTRIBUTION and 3 <= body_of(header).round < STEPS:
+            del body_of(header).sizes[:]
+            return data[:0]
+        return data
+
+    hub = start(job_of("gradient", pattern="publishers"), tamper, plan=PIPES)
+    outcome = hub.finish(NAMES)
+    assert not hub.errors
+    named = [one for one in outcome.warnings if "spoils steps" in one]
+    assert len(named) == 1 and named[0].startswith("c: the pipeline c > d spoils steps (one of c and d,")
+    assert not any("update refused" in one for one in outcome.warnings)
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    assert_sound(hub, NAMES)
+
+
 @pytest.mark.parametrize("mode", ["delta", "gradient"])
 @pytest.mark.parametrize("lie", ["not finite", "the wrong shape", "too long by far"])
 def test_a_lying_publisher_stops_the_round_until_it_is_out(mode, lie):

@@ -2,14 +2,15 @@
 
 A contribution without bytes says so, honestly: in fp16 a loss scale may be too large for it, and with any precision a
 batch may overflow; the step is dropped for all. Who says it again and again while others' gradients are finite stops
-the run, and leaves fp16's loss scale at its least. Nobody is named whose gradient came through another node: that node
-may have spoilt it.
+the run, and leaves fp16's loss scale at its least. Nobody gets points whose gradient came through another node, which
+may have spoilt it: then the pipeline's nodes are named together, once in a view.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from ....job.schema import Train
 from ....proto.words.loss_scale import LEAST
@@ -25,24 +26,42 @@ RELIEF = 1 / 32
 """Of a spoilt step, that each other step makes good: who spoils one in 33 for ever is not named."""
 
 
+@dataclass(frozen=True)
+class Spoiler:
+    """A member (index) that spoils too many steps, with the sentence. ``among``: the nodes of its pipeline, of which it
+    is one; empty: nobody else had to do with its gradient."""
+
+    member: int
+    why: str
+    among: tuple[str, ...] = ()
+
+
 class Spoilers:
     """Counts, on one member, who spoils the parts that it publishes."""
 
     def __init__(
-        self, me: int, judged: Collection[int], patience: int | None = None, relief: float | None = None
+        self,
+        me: int,
+        judged: Collection[int],
+        patience: int | None = None,
+        relief: float | None = None,
+        rows: Mapping[int, tuple[str, ...]] | None = None,
     ) -> None:
-        """``judged``: the members (indices) that may be named. ``patience``: None: `PATIENCE`. ``relief``: None:
-        `RELIEF`."""
-        self._judged, self._round = frozenset(judged) - {me}, 0
+        """``judged``: the members (indices) that may be named alone. ``patience``: None: `PATIENCE`. ``relief``: None:
+        `RELIEF`. ``rows``: for members whose gradient comes through other nodes, the nodes of its pipeline."""
+        self._rows = {index: row for index, row in (rows or {}).items() if index != me}
+        self._judged, self._round = (frozenset(judged) - {me}) | self._rows.keys(), 0
+        self._told: set[int] = set()
+        """The members whose pipelines have been named in this view."""
         self.patience = PATIENCE if patience is None else patience
         self._relief = RELIEF if relief is None else relief
         self._spoilt: dict[int, float] = {}
         self._now: set[int] = set()
         """The members that spoil this round: counted once, whatever the number of its parts."""
 
-    def found(self, round: int, contributions: Sequence[tuple[int, Contribution]]) -> list[int]:
-        """The members (indices) that spoil a part of this round and have spoilt too many. ``contributions``: all of the
-        part's first phase."""
+    def found(self, round: int, contributions: Sequence[tuple[int, Contribution]]) -> list[Spoiler]:
+        """The members that spoil a part of this round and have spoilt too many. ``contributions``: all of the part's
+        first phase."""
         if round != self._round:
             for index in self._spoilt.keys() - self._now:
                 self._spoilt[index] = max(0.0, self._spoilt[index] - self._relief)
@@ -54,13 +73,24 @@ class Spoilers:
         self._now |= new
         for index in new:
             self._spoilt[index] = self._spoilt.get(index, 0.0) + 1.0
-        return sorted(index for index in new if self._spoilt[index] > self.patience)
+        many = sorted(index for index in new - self._told if self._spoilt[index] > self.patience)
+        self._told |= self._rows.keys() & set(many)
+        return [self._named(index) for index in many]
+
+    def _named(self, index: int) -> Spoiler:
+        why = f"gradient is not finite, as in more than {self.patience} steps before, where others' are"
+        row = self._rows.get(index)
+        if row is None:
+            return Spoiler(index, f"its {why}")
+        whose = f"one of {', '.join(row[:-1])} and {row[-1]}, and who it is cannot be told from here"
+        return Spoiler(index, f"the pipeline {' > '.join(row)} spoils steps ({whose}): its {why}", row)
 
 
 def spoilers_of(train: Train, plan: Plan, rounds: RoundPlan, me: int) -> Spoilers:
     """Those of a section in a view. In fp16 a loss scale that has doubled may spoil a step each time."""
-    shared = {name for pipeline in plan.pipelines if len(set(pipeline)) > 1 for name in pipeline}
-    judged = [index for index, name in enumerate(rounds.members) if name not in shared]
+    shared = {name: tuple(dict.fromkeys(row)) for row in plan.pipelines if len(set(row)) > 1 for name in row}
+    rows = {index: shared[name] for index, name in enumerate(rounds.members) if name in shared}
+    judged = [index for index in range(len(rounds.members)) if index not in rows]
     if train.precision != "fp16":
-        return Spoilers(me, judged)
-    return Spoilers(me, judged, HALVINGS, max(RELIEF, 1 / train.loss_scale_steps))
+        return Spoilers(me, judged, rows=rows)
+    return Spoilers(me, judged, HALVINGS, max(RELIEF, 1 / train.loss_scale_steps), rows)

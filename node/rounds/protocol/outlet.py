@@ -16,7 +16,8 @@ Warn = Callable[[str, str], None]
 
 
 class Refuses(Protocol):
-    """``refuse(node, message, points)``: a message of ``node`` was refused; see membership/faults/refusals.py."""
+    """``refuse(node, message, points)``: a message of ``node`` was refused; see membership/faults/refusals.py. No
+    points: nothing shows that it is the fault of this node, and people are told."""
 
     def __call__(self, node: str, why: str, points: int = 1, /) -> None: ...
 

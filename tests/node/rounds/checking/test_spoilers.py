@@ -17,9 +17,13 @@ def offered(*empty, members=3):
     return [(index, EMPTY if index in empty else FINITE) for index in range(members)]
 
 
+def members(found):
+    return [one.member for one in found]
+
+
 def test_after_so_many_in_a_row():
     spoilers = Spoilers(0, range(3))
-    found = [spoilers.found(round, offered(2)) for round in range(1, PATIENCE + 3)]
+    found = [members(spoilers.found(round, offered(2))) for round in range(1, PATIENCE + 3)]
     assert found == [[]] * PATIENCE + [[2]] * 2
 
 
@@ -27,7 +31,7 @@ def test_a_round_counts_once_whatever_the_parts():
     spoilers = Spoilers(0, range(3))
     for round in range(1, PATIENCE + 1):
         assert [spoilers.found(round, offered(2)) for _ in range(3)] == [[]] * 3
-    assert [spoilers.found(PATIENCE + 1, offered(2)) for _ in range(3)] == [[2], [], []]
+    assert [members(spoilers.found(PATIENCE + 1, offered(2))) for _ in range(3)] == [[2], [], []]
 
 
 @pytest.mark.parametrize("empty", [(0, 1, 2), (0,)], ids=["everybody's", "its own"])
@@ -54,7 +58,7 @@ def test_who_spoils_now_and_then_is_named_if_it_is_often(every):
 def test_only_who_spoils_a_round_now_and_too_many_before_is_named(spoilt):
     spoilers = Spoilers(0, range(4))
     for round, empty in enumerate(spoilt, 1):
-        named = spoilers.found(round, offered(*empty, members=4))
+        named = members(spoilers.found(round, offered(*empty, members=4)))
         before = [one for one in spoilt[:round] if len(one) < 4]
         assert set(named) <= empty - {0}
         assert all(sum(index in one for one in before) > PATIENCE for index in named)
@@ -79,15 +83,22 @@ def test_an_honest_member_whose_loss_scale_must_be_smaller_than_others_is_never_
         scale = scale.after(not overflows, steps)
 
 
-def test_nobody_is_named_whose_gradient_came_through_another_node():
+def test_a_pipeline_whose_gradient_came_through_several_nodes_is_named_once_and_none_of_them_alone():
     """The node of the stage after it may send it gradients that are not finite."""
     spoilers = of(Train(), ("a", "x"), ("b", "y"), ("c", "c"))
-    found = [spoilers.found(round, offered(1)) for round in range(1, 100)]
-    assert not any(found)
-    assert any(spoilers.found(round, offered(2)) for round in range(100, 200))  # it computes alone
+    found = [one for round in range(1, 100) for one in spoilers.found(round, offered(1))]
+    assert [one.among for one in found] == [("b", "y")]
+    assert "the pipeline b > y spoils steps (one of b and y," in found[0].why
+    alone = [one for round in range(100, 200) for one in spoilers.found(round, offered(2))]
+    assert len(alone) > 1 and not any(one.among for one in alone)
+
+
+def test_the_publishers_own_pipeline_is_named_by_others():
+    spoilers = of(Train(), ("a", "x"), ("b", "y"))
+    assert not any(spoilers.found(round, offered(0, members=2)) for round in range(1, 100))
 
 
 def test_who_spoils_every_step_takes_nobodys_relief():
     spoilers = Spoilers(0, range(3))
     for round in range(1, 40 * PATIENCE):
-        assert 2 not in spoilers.found(round, offered(*([1, 2] if round % 40 == 0 else [1])))
+        assert 2 not in members(spoilers.found(round, offered(*([1, 2] if round % 40 == 0 else [1]))))
