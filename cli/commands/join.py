@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..screen.output import INTERRUPTED, Output
-from .words import Device, Insecure
+from .words import Device, Insecure, OffloadFolder
 
 
 def join(
@@ -62,10 +62,7 @@ def join(
     max_disk: Annotated[
         str | None, typer.Option(metavar="SIZE", help="The most that it keeps of the training data, e.g. 20GB.")
     ] = None,
-    offload_folder: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Where moments lie that the job offloads, e.g. on NVMe, not main memory."),
-    ] = None,
+    offload_folder: OffloadFolder = None,
     hours: Annotated[float | None, typer.Option(min=0.0, metavar="H", help="Leave after H hours.")] = None,
     patience: Annotated[
         str | None,

@@ -8,7 +8,7 @@ import typer
 
 from ..jobs.codecs_of_a_job import check_codec
 from ..screen.output import INTERRUPTED, Output
-from .words import Device, GiveUp, Insecure, State
+from .words import Device, GiveUp, Insecure, OffloadFolder, State
 
 
 def run(
@@ -18,6 +18,7 @@ def run(
     nodes: Annotated[int, typer.Option(min=1, metavar="N", help="How many nodes to start.")] = 4,
     state: State = None,
     device: Device = "auto",
+    offload_folder: OffloadFolder = None,
     insecure: Insecure = False,
     give_up: GiveUp = False,
 ) -> int:
@@ -43,6 +44,7 @@ def run(
         insecure,
         debug=output.debug,
         give_up=give_up,
+        offload_folder=offload_folder,
     )
     view = screen(output)
     try:

@@ -14,6 +14,10 @@ LinkFile = Annotated[
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS anywhere: only for a network that you trust.")]
 GiveUp = Annotated[bool, typer.Option("--give-up", help="End without the last checkpoint if it cannot be stored.")]
+OffloadFolder = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Where moments lie that the job offloads, e.g. on NVMe, not main memory."),
+]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda:N|mps", help="What trains.")]
 Target = Annotated[
     str, typer.Argument(metavar="STATE|LINK", help="The run's folder, or its link (@FILE: the link in FILE).")

@@ -64,7 +64,7 @@ min_nodes = {nodes:<19} # the run starts when this many nodes have joined
 
 [updates]
 # What settings cost in loss: docs/quality.md; of the same bits, optimizer = "muon" made the most there.
-mode = "delta"                  # delta: compressed changes of weights | gradient: exactly data-parallel SGD
+mode = "delta"                  # compressed changes of weights; or gradient, data-parallel SGD: `--mode gradient`
 every = 5                       # steps between two rounds of a weight; or "auto" (fragments = 1): as few as links allow
 fragments = 5                   # parts of the weights that take turns, one in each round: here a round a step
 overlap = 1                     # steps that a round may be in flight: 0 waits for it, 1 hides it; or "auto"
@@ -83,6 +83,16 @@ to = "checkpoints"              # a folder, relative to the state folder
 [eval]
 sets = []                       # other data to evaluate on: tables [[eval.sets]], see docs/how-to/evaluate.md
 """
+
+_GRADIENT = """\
+mode = "gradient"               # exactly data-parallel SGD, a round each step; or delta: `--mode delta`
+every = 1                       # of gradient: 1
+fragments = 1                   # of gradient: 1
+overlap = 0                     # of gradient: 0; the round begins within the backward pass
+codec = "auto"                  # none, bf16 or int8, as gentle as the links allow; or one that `farflung codecs` lists
+dense_rounds = 0                # so many first rounds go uncompressed
+"""
+"""What the template's table ``updates`` has for that mode."""
 
 _FAMILY = """\
 family = "gpt2"                 # gpt2 | llama | mistral | qwen2 | qwen3 | olmo2 | smollm3 | granite | phi3 | gpt_neox
@@ -146,6 +156,7 @@ def write(
     force: bool = False,
     devices: Sequence[Mapping[str, Any]] = (),
     data: tuple[str, str, str | None] | None = None,
+    mode: str = "delta",
 ) -> str:
     """Write a job file to ``path``; returns what to type next.
 
@@ -155,6 +166,7 @@ def write(
         devices: what will train, each with ``kind`` (cpu, cuda, mps), ``description`` and ``memory_bytes``, as far as
             they are known.
         data: a file or pattern to train on, the key of ``[data]`` that reads it, and the field where it needs one.
+        mode: of the updates: delta or gradient; the keys that go with it are written too.
     """
     if path.exists() and not force:
         raise FarflungError(f"{path} exists already", "give another name, or --force to overwrite it")
@@ -170,7 +182,12 @@ def write(
         rate = "5e-5            # small steps: the model knows a lot already; with [model.lora] 5e-4"
         if tokenizer_files(pretrained):
             tokenizer = f"{folder}   # a folder that AutoTokenizer loads"
-    text = TEMPLATE.format(
+    if mode not in ("delta", "gradient"):
+        raise FarflungError(f"--mode {mode} is none; allowed: delta, gradient")
+    template = TEMPLATE
+    if mode == "gradient":
+        template = re.sub(r'^mode = "delta".*?(?=\n\[activations\])', _GRADIENT, TEMPLATE, flags=re.M | re.S)
+    text = template.format(
         name=shlex.quote(str(path)),
         stem=f'"{run_name(path)}"',
         model=model,

@@ -36,7 +36,8 @@ class LocalRun:
     ``job``: path of the job file; ``state``: the run's folder; ``nodes``: how many nodes; ``allow_code``: the modules
     that the job's ``build`` keys name, because a person who starts a run with their own job trusts its code. The
     modules are also searched in the job file's folder. ``listen``, ``advertise``: the coordinator's, for nodes that
-    join from other machines; the run begins when ``others`` of these have joined.
+    join from other machines; the run begins when ``others`` of these have joined. ``offload_folder``: of all nodes,
+    whose files there have no name.
     """
 
     job: Path
@@ -51,6 +52,7 @@ class LocalRun:
     listen: str = "127.0.0.1:0"
     advertise: str | None = None
     others: int = 0
+    offload_folder: Path | None = None
 
 
 def run_name(job: Path) -> str:
@@ -170,6 +172,8 @@ def _start_nodes(plan: LocalRun, children: Children, link: str, flags: list[str]
         **_python_path(plan),
     }
     allowed = [word for module in plan.allow_code for word in ("--allow-code", module)]
+    if plan.offload_folder is not None:
+        allowed += ["--offload-folder", str(plan.offload_folder)]
     nodes = []
     for number in range(1, plan.nodes + 1):
         name = f"node-{number}"

@@ -59,6 +59,10 @@ BACKEND = "FARFLUNG_ISLAND_BACKEND"
 """The environment variable that names the backend of torch.distributed; without it gloo for CPUs, NCCL for CUDA."""
 
 
+COLLECTIVE = frozenset({"group", "place", "base", "share", "forward", "backward", "sum"})
+"""The orders in which ranks wait for one another; what a rank does for rounds (``encode`` and others) is its alone."""
+
+
 class Hand:
     """Rank ``rank`` of ``ranks``. ``place``: the file by which the ranks find each other."""
 
@@ -352,7 +356,8 @@ def serve(connection: Connection, hand: Hand) -> None:
             answer, tensor = hand.obey(words)
         except Exception as problem:  # the first process decides what follows
             answer = {"error": f"{type(problem).__name__}: {problem}", "kind": kind_of(problem)}
-            if hand.is_sharded:  # others may wait for this rank in a collective: only its end wakes them
+            # Others may wait for this rank in a collective: only its end wakes them.
+            if hand.is_sharded and words["do"] in COLLECTIVE:
                 patience = threading.Timer(ALONE_SECONDS, _end_alone, (answer["error"],))
                 patience.daemon = True
                 patience.start()

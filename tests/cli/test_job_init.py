@@ -62,6 +62,17 @@ def test_a_commented_key_is_one_that_the_job_takes(folder: Path) -> None:
     assert tried > 15
 
 
+@pytest.mark.parametrize("mode", ["delta", "gradient"])
+def test_a_job_of_either_mode_loads_with_every_key(mode: str, folder: Path) -> None:
+    write(folder / "job.toml", mode=mode)
+    job = load_job(folder / "job.toml", check)
+    assert job.updates.mode == mode and (mode == "delta" or (job.updates.every, job.updates.fragments) == (1, 1))
+    updates = tables((folder / "job.toml").read_text())["updates"]
+    assert sum(bool(re.match(r"(# )?(mode|every|codec|overlap) = ", line)) for line in updates) == 4
+    with pytest.raises(FarflungError, match="allowed: delta, gradient"):
+        write(folder / "other.toml", mode="average")
+
+
 def test_it_is_fitted_to_the_hardware(folder: Path) -> None:
     write(folder / "gpus.toml", devices=[GPU, GPU, {**GPU, "description": "NVIDIA A10G"}])
     job = load_job(folder / "gpus.toml", check)

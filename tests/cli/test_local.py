@@ -117,6 +117,21 @@ def test_done(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_every_node_gets_the_offload_folder(tmp_path: Path) -> None:
+    started: list[list[str]] = []
+
+    class Recorder:
+        def start(self, name: str, arguments: list[str], environment: dict[str, str]) -> str:
+            started.append(arguments)
+            return name
+
+    for folder in (None, tmp_path / "nvme"):
+        plan = LocalRun(tmp_path / "job.toml", tmp_path / "state", 2, offload_folder=folder)
+        run_module._start_nodes(plan, Recorder(), "farflung://x", [])  # type: ignore[arg-type]
+    assert ["--offload-folder" in one for one in started] == [False, False, True, True]
+    assert all(one[one.index("--offload-folder") + 1] == str(tmp_path / "nvme") for one in started[2:])
+
+
 def test_the_coordinators_error_is_passed_on(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FarflungError) as caught:
         play(stand_in, "bad job", monkeypatch)

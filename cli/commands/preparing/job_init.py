@@ -21,6 +21,7 @@ def init(
         str | None,
         typer.Option(metavar="STATE|LINK|FILE", help="Fit it to the nodes of that run, or to a cluster file."),
     ] = None,
+    mode: Annotated[str, typer.Option(metavar="delta|gradient", help="How nodes agree on weights.")] = "delta",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented job file."""
@@ -28,7 +29,7 @@ def init(
     from ...jobs.job_init import write
 
     source = None if data is None else (data, *source_of(data))
-    following = write(path, pretrained, force, devices(hardware) if hardware else (), source)
+    following = write(path, pretrained, force, devices(hardware) if hardware else (), source, mode)
     output.record({"path": str(path)}) if output.json else output.say(f"wrote {path}; next: {following}")
 
 

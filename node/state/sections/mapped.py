@@ -22,7 +22,7 @@ def zeros_in(folder: Path, count: int, dtype: torch.dtype) -> Tensor:
     """A vector [count] of zeros in a file in ``folder``, which goes when the vector does.
 
     Raises:
-        FarflungError: the disk has no room for it, or the folder can't be written.
+        FarflungError: the disk has no room for it, or the folder is gone or can't be written.
     """
     if not count:
         return torch.zeros(0, dtype=dtype)
@@ -31,6 +31,12 @@ def zeros_in(folder: Path, count: int, dtype: torch.dtype) -> Tensor:
         with tempfile.TemporaryFile(dir=folder) as file:
             _take(file.fileno(), size)
             room = mmap.mmap(file.fileno(), size)
+    except FileNotFoundError as problem:
+        raise FarflungError(
+            f"the folder for the optimiser's moments is gone: {folder}",
+            "make it again (or mount its disk) and type the same line: farflung join --offload-folder DIR, or leave it "
+            "out to use main memory",
+        ) from problem
     except OSError as problem:
         raise FarflungError(
             f"the optimiser's moments take {size / 1e9:.3g} GB more in {folder}, which has "

@@ -119,6 +119,10 @@ def test_a_rank_that_fails_alone_wakes_the_others(monkeypatch):
     answer = island_worker.hear(ours)
     assert answer["kind"] == "memory" and "none left" in answer["error"]
     assert "none left" in ended.get(timeout=60)
+    for order in ("encode", "decide"):  # nobody waits for it: it stays, for whatever the first process orders next
+        monkeypatch.setattr(island_worker.threading, "Timer", lambda *_: pytest.fail("it would end"))
+        island_worker.say(ours, {"do": order})
+        assert "none left" in island_worker.hear(ours)["error"]
     ours.close()
     assert gone.wait(60)  # while it ends nothing but itself
 

@@ -47,9 +47,15 @@ def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path):
     assert zeros_in(tmp_path, 0, torch.float32).numel() == 0
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FarflungError, match="No such file"):
-        zeros_in(tmp_path / "none", 10, torch.float32)
+def test_a_folder_that_is_deleted_takes_nothing_from_who_uses_it_and_the_next_is_told(tmp_path):
+    folder = tmp_path / "moments"
+    folder.mkdir()
+    kept = zeros_in(folder, 1000, torch.float32)
+    folder.rmdir()
+    kept.add_(1.0)
+    assert float(kept.sum()) == 1000.0
+    with pytest.raises(FarflungError, match=f"is gone: {folder}.*make it again"):
+        zeros_in(folder, 10, torch.float32)
 
 
 def test_the_folder_is_for_moments_that_the_job_offloads_and_no_process_shares(tmp_path):
