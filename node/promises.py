@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from ..job.changes import refused_changes
 from ..job.checks.whole import job_mistakes
-from ..job.chosen import microbatch_of, mistakes
+from ..job.chosen import MICROBATCH_KEY, RECOMPUTE_KEY, left_open, microbatch_of, mistakes
 from ..job.data.facts import Facts
 from ..job.schema import SECURE_MEMBERS, CheckCodec, Job
 from ..proto.control_pb2 import View
@@ -31,6 +31,7 @@ _MOST = 1 << 53
 _PREFIXES = ("model", "tokenizer")
 _DATA = ("data/tokens", "data/counts", "data/eval", "data/eval_counts")
 _MOST_SETS = 64
+_MOST_TRIALS = 8
 _SAME_VERSION = "has the coordinator the same version of farflung?"
 
 
@@ -151,9 +152,25 @@ class Promises:
         microbatches = job.train.batch // max(1, microbatch_of(job, plan.chosen))
         if sum(plan.microbatches) != microbatches:
             yield f"its plan has {sum(plan.microbatches)} microbatches a step, and the job {microbatches}"
+        yield from _wrong_trials(job, plan)
 
     def _rule(self, job: Job) -> str:
         return next((border.printable(why) for _, why in job_mistakes(job, self.check_codec, files=False)), "")
+
+
+def _wrong_trials(job: Job, plan: Plan) -> Iterator[str]:
+    """Sentences that say why a view can't try what its plan has: only what the job leaves open, and whole shares."""
+    trials = plan.tuning.trials if plan.tuning is not None else ()
+    own, wanted = microbatch_of(job, plan.chosen), left_open(job)
+    if len(trials) > _MOST_TRIALS:
+        yield f"its plan has {len(trials)} trials, where {_MOST_TRIALS} are enough"
+    for trial in trials[:_MOST_TRIALS]:
+        size = trial.microbatch
+        whole = size >= 1 and all(count * own % size == 0 for count in plan.microbatches)
+        if not whole or (size != own and MICROBATCH_KEY not in wanted):
+            yield f"its plan tries microbatches of {size}, which the job and its shares do not allow"
+        if trial.recompute is not None and RECOMPUTE_KEY not in wanted:
+            yield f"its plan tries {RECOMPUTE_KEY}, which the job does not leave to it"
 
 
 def _may_have(job: Job, codec: str) -> bool:

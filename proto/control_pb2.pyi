@@ -86,7 +86,7 @@ class JoinReply(_message.Message):
     def __init__(self, refused: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., secret: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., job: _Optional[str] = ..., facts: _Optional[str] = ..., term: _Optional[int] = ..., dials_out: bool = ..., certificate_life: _Optional[float] = ..., protocol: _Optional[int] = ..., passes: bool = ..., over: bool = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished", "leaving", "back", "renew", "caught_up", "clock", "written", "kept", "scores", "unreadable", "waits")
+    __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished", "leaving", "back", "renew", "caught_up", "clock", "written", "kept", "scores", "unreadable", "waits", "trial_failed")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +108,7 @@ class Report(_message.Message):
     SCORES_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
+    TRIAL_FAILED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     heartbeat: Heartbeat
     links: Links
@@ -129,7 +130,8 @@ class Report(_message.Message):
     scores: Scores
     unreadable: Unreadable
     waits: Waits
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., flushed: _Optional[_Union[Flushed, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., step: _Optional[_Union[StepDone, _Mapping]] = ..., eval: _Optional[_Union[EvalDone, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., back: _Optional[_Union[Back, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., clock: _Optional[_Union[ClockAnswer, _Mapping]] = ..., written: _Optional[_Union[Written, _Mapping]] = ..., kept: _Optional[_Union[Kept, _Mapping]] = ..., scores: _Optional[_Union[Scores, _Mapping]] = ..., unreadable: _Optional[_Union[Unreadable, _Mapping]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ...) -> None: ...
+    trial_failed: TrialFailed
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., flushed: _Optional[_Union[Flushed, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., step: _Optional[_Union[StepDone, _Mapping]] = ..., eval: _Optional[_Union[EvalDone, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., back: _Optional[_Union[Back, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., clock: _Optional[_Union[ClockAnswer, _Mapping]] = ..., written: _Optional[_Union[Written, _Mapping]] = ..., kept: _Optional[_Union[Kept, _Mapping]] = ..., scores: _Optional[_Union[Scores, _Mapping]] = ..., unreadable: _Optional[_Union[Unreadable, _Mapping]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ..., trial_failed: _Optional[_Union[TrialFailed, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("session", "view", "holds")
@@ -248,6 +250,16 @@ class Waits(_message.Message):
     moves: bool
     def __init__(self, view: _Optional[int] = ..., peers: _Optional[_Iterable[str]] = ..., moves: bool = ...) -> None: ...
 
+class TrialFailed(_message.Message):
+    __slots__ = ("view", "step", "why")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    view: int
+    step: int
+    why: str
+    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+
 class Base(_message.Message):
     __slots__ = ("layer", "content")
     LAYER_FIELD_NUMBER: _ClassVar[int]
@@ -267,7 +279,7 @@ class Fingerprint(_message.Message):
     def __init__(self, section: _Optional[str] = ..., round: _Optional[int] = ..., content: _Optional[int] = ...) -> None: ...
 
 class StepDone(_message.Message):
-    __slots__ = ("view", "step", "loss_sum", "tokens", "samples", "seconds", "compute_seconds", "bytes_updates", "bytes_activations", "bytes_other", "bytes_dense", "bytes_dense_updates", "notes", "codec_seconds", "wire_seconds", "waiting_seconds", "sent")
+    __slots__ = ("view", "step", "loss_sum", "tokens", "samples", "seconds", "compute_seconds", "bytes_updates", "bytes_activations", "bytes_other", "bytes_dense", "bytes_dense_updates", "notes", "codec_seconds", "wire_seconds", "waiting_seconds", "sent", "peak_bytes")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
@@ -285,6 +297,7 @@ class StepDone(_message.Message):
     WIRE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WAITING_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SENT_FIELD_NUMBER: _ClassVar[int]
+    PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
     view: int
     step: int
     loss_sum: float
@@ -302,7 +315,8 @@ class StepDone(_message.Message):
     wire_seconds: float
     waiting_seconds: float
     sent: _containers.RepeatedCompositeFieldContainer[Sent]
-    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., bytes_updates: _Optional[int] = ..., bytes_activations: _Optional[int] = ..., bytes_other: _Optional[int] = ..., bytes_dense: _Optional[int] = ..., bytes_dense_updates: _Optional[int] = ..., notes: _Optional[str] = ..., codec_seconds: _Optional[float] = ..., wire_seconds: _Optional[float] = ..., waiting_seconds: _Optional[float] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ...) -> None: ...
+    peak_bytes: int
+    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., bytes_updates: _Optional[int] = ..., bytes_activations: _Optional[int] = ..., bytes_other: _Optional[int] = ..., bytes_dense: _Optional[int] = ..., bytes_dense_updates: _Optional[int] = ..., notes: _Optional[str] = ..., codec_seconds: _Optional[float] = ..., wire_seconds: _Optional[float] = ..., waiting_seconds: _Optional[float] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ..., peak_bytes: _Optional[int] = ...) -> None: ...
 
 class Sent(_message.Message):
     __slots__ = ("peer", "bytes", "rate_bps", "beside", "arrived_beside")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 from .errors import PlanError
+from .trials import Trial, Tuning
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Plan:
     publishes, in pipeline order. regions: the node names of each region, where rounds go in two levels (inside regions,
     then between them); else empty. schedule: the order in which nodes compute. in_flight: for each pipeline, how many
     microbatches each stage may have in flight (1F1B); empty: the schedule's own numbers. chosen: keys of the job that
-    say "auto" -> what the plan chose for them. why: one sentence.
+    say "auto" -> what the plan chose for them. tuning: what the view's first steps try of these, or what was measured
+    (trials.py); None: nothing can be tried. why: one sentence.
     """
 
     pipelines: tuple[tuple[str, ...], ...]
@@ -41,6 +43,7 @@ class Plan:
     pieces: tuple[int, ...] = ()
     in_flight: tuple[tuple[int, ...], ...] = ()
     chosen: dict[str, int | bool | str] = field(default_factory=dict)
+    tuning: Tuning | None = None
 
     def __post_init__(self) -> None:
         # A plan written by hand may have lists; with tuples it compares equal to one from the scheduler.
@@ -63,6 +66,9 @@ class Plan:
         shape = [len(self.stages)] * len(self.pipelines)
         if self.in_flight and ([len(row) for row in self.in_flight] != shape or min(map(min, self.in_flight)) < 1):
             raise PlanError("in_flight needs a number of microbatches for each pipeline and stage")
+        for one in (trial.in_flight for trial in (self.tuning.trials if self.tuning is not None else ())):
+            if one and ([len(row) for row in one] != shape or min(map(min, one)) < 1):
+                raise PlanError("in_flight of a trial needs a number of microbatches for each pipeline and stage")
         if any(share < 1 for share in self.microbatches):
             raise PlanError("every pipeline of a plan takes at least one microbatch")
         owner: dict[str, int] = {}
@@ -200,6 +206,7 @@ class Plan:
             "pieces": self.pieces,
             "in_flight": self.in_flight,
             "chosen": self.chosen,
+            "tuning": None if self.tuning is None else asdict(self.tuning),
         }
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
@@ -222,6 +229,7 @@ class Plan:
                 in_flight=tuple(tuple(map(int, row)) for row in content.get("in_flight", ())),
                 overlap=None if content.get("overlap") is None else int(content["overlap"]),
                 regions=tuple(tuple(map(str, row)) for row in content.get("regions", ())),
+                tuning=_tuning(content.get("tuning")),
             )
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, PlanError):
@@ -249,3 +257,17 @@ def _plain(value: object) -> int | bool | str:
     if not isinstance(value, int | str):
         raise TypeError(f"{value!r} is no number, no truth value and no word")
     return value
+
+
+def _tuning(found: Any) -> Tuning | None:
+    if found is None:
+        return None
+    trials = tuple(
+        Trial(
+            int(one["microbatch"]),
+            None if one["recompute"] is None else bool(one["recompute"]),
+            tuple(tuple(map(int, row)) for row in one["in_flight"]),
+        )
+        for one in found["trials"]
+    )
+    return Tuning(trials, str(found["why"]), int(found["broken"]), bool(found["measured"]))

@@ -36,7 +36,7 @@ from typing import Any
 
 from . import signals as s
 from .given import Given
-from .handlers import connections, departures, joining, preparing, reports, ticking, wishes
+from .handlers import connections, departures, joining, preparing, reports, ticking, tuning, wishes
 from .members import Planner, put
 from .phases import catching_up, finishing, flushing
 from .phases.planning import why_needed
@@ -146,6 +146,7 @@ _OF_THE_RUN: Mapping[type, _Handler] = {
     s.Changed: wishes.change_job,
     s.Save: wishes.save,
     s.Replan: wishes.replan,
+    s.Tuned: tuning.tuned,
     s.Over: reports.over,
     s.Tick: ticking.tick,
 }

@@ -195,6 +195,8 @@ class State:
     """Whether a checkpoint has to be made as soon as possible."""
     wanted: Plan | None = None
     """The plan of all nodes in the run, including those that still have to catch up."""
+    tuned: Plan | None = None
+    """The plan of the next view, with what the trials of the present one have shown, if its nodes are still there."""
     started: float = 0.0
     """When the present view began to train."""
     slowest_s: float = 0.0

@@ -24,6 +24,7 @@ from .equals import Equals
 from .link_rates import LinkRates
 from .planner import Search, fetch_seconds, memories_of, step_seconds, workload_of
 from .speeds import Speeds
+from .tuner import Tuner
 
 Pair = tuple[str, str]
 
@@ -50,6 +51,7 @@ class Measured:
         self.rates = LinkRates(self._rate)
         self.speeds = Speeds(facts, microbatch_of(job, {}), lambda name: self.tflops(name) or 1.0)
         self.claims = Claims()
+        self.tuner = Tuner()
 
     def joined(self, name: str, device: dict[str, Any]) -> None:
         """A node has joined, maybe again, from elsewhere and on another machine."""

@@ -11,6 +11,7 @@ from ...job.data.facts import Facts, LayerProfile
 from ...job.schema import SECURE_MEMBERS, Job
 from ...scheduler import Device, Layer, Network, PlanError, Workload, plan
 from ...scheduler.networks.guesses import confidence_of
+from ...scheduler.planning.choose_trials import held, with_trials
 from ...scheduler.plans import Plan
 from ...scheduler.workloads import jobs
 from ...scheduler.workloads.inside import PIECES
@@ -109,9 +110,10 @@ def search(asked: Search) -> Plan:
     """The plan. PlanError: there is none. Pure, up to how far a search gets in its seconds.
 
     Where fewer nodes are left than the job's shape wants, or some of them can't reach each other, a plan has fewer
-    pipelines, and fewer stages only when not even one pipeline can be filled.
+    pipelines, and fewer stages only when not even one pipeline can be filled. What was measured in the plan in force
+    of the job's open keys stays, if there is a plan with it.
     """
-    question, least = asked.question, asked.least
+    question = asked.question
     if not question.names:
         raise PlanError("no node is left")
     measured = {(source, target): (latency, rate) for source, target, latency, rate in asked.measured}
@@ -126,7 +128,19 @@ def search(asked: Search) -> Plan:
         confidence={pair: confidence_of(ages.get(pair, 0.0)) for pair in measured},
         age=ages,
     )
-    fitted = fit_shape(asked.workload, len(question.names))
+    known = held(asked.workload, question.current)
+    try:
+        made = _searched(asked, network, known)
+    except PlanError:
+        if known is asked.workload:
+            raise
+        made = _searched(asked, network, asked.workload)
+    return with_trials(network, asked.workload, made, question.current)
+
+
+def _searched(asked: Search, network: Network, workload: Workload) -> Plan:
+    question, least = asked.question, asked.least
+    fitted = fit_shape(workload, len(question.names))
     if (fitted.pipelines or len(question.names)) < least:
         raise PlanError(_too_few(least))
     while True:

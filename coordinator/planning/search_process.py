@@ -14,6 +14,7 @@ import sys
 import time
 
 from ...scheduler import CodecChoice, Device, Layer, Plan, PlanError, Workload
+from ...scheduler.trials import Trial, Tuning
 from ...scheduler.workloads.early import EarlyRounds
 from ...scheduler.workloads.workload import Interval, Offload, Size
 from ..membership.questions import Question
@@ -21,7 +22,9 @@ from ..records import Records
 from .planner import Search, search
 
 BESIDE = "--beside"
-SEARCHES = Records(Search, Workload, Layer, CodecChoice, Interval, Size, Offload, EarlyRounds, Device, Question, Plan)
+SEARCHES = Records(
+    Search, Workload, Layer, CodecChoice, Interval, Size, Offload, EarlyRounds, Device, Question, Plan, Tuning, Trial
+)
 
 
 def answer(line: str) -> str:

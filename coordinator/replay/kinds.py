@@ -9,6 +9,7 @@ from typing import Any
 from ...job.data.sampling import Mixture, Position
 from ...proto.connections.patience import Watch
 from ...scheduler.plans import Plan
+from ...scheduler.trials import Trial, Tuning
 from ..membership import questions, rules, state
 from ..membership import signals as s
 from ..membership.faults import standstill
@@ -24,7 +25,7 @@ _KINDS = (
     for one in vars(room).values()
     if isinstance(one, type) and dataclasses.is_dataclass(one) and one.__module__ == room.__name__
 )
-VALUES = Records(*_KINDS, Mixture, Position, Watch, Plan)
+VALUES = Records(*_KINDS, Mixture, Position, Watch, Plan, Tuning, Trial)
 _LONGEST = 400
 
 

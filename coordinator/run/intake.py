@@ -141,6 +141,9 @@ class Intake:
     def _step(self, stream: Attendance, step: pb.StepDone) -> None:
         self.steps.step(stream.name, stream.session, step)
 
+    def _trial_failed(self, stream: Attendance, failed: pb.TrialFailed) -> None:
+        self.steps.trial_failed(stream.name, failed)
+
     def _eval(self, stream: Attendance, evaluation: pb.EvalDone) -> None:
         if self.steps.evaluation(stream.name, evaluation):
             self.early.evaluated()
@@ -188,6 +191,7 @@ TAKERS: Mapping[str, Callable[[Intake, Attendance, Any], None]] = {
     "unreadable": Intake._unreadable,
     "caught_up": Intake._caught_up,
     "step": Intake._step,
+    "trial_failed": Intake._trial_failed,
     "eval": Intake._eval,
     "kept": Intake._kept,
     "written": Intake._written,

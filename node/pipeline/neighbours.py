@@ -35,7 +35,7 @@ class Neighbours:
     """The neighbours of one node in one view. A receive waits for the message of one step, microbatch and border."""
 
     def __init__(self, context: NodeContext, waits: Waits, size: int) -> None:
-        """``size``: samples of a microbatch of this pipeline."""
+        """``size``: samples of the smallest microbatch of this pipeline."""
         self._context, self.waits, self._size = context, waits, size
         self.chunks: Sequence[Chunk] = ()
         """This node's stages, once they are built."""

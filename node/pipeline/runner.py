@@ -67,6 +67,8 @@ class StageRunner:
         self._chunks, self._slot, self._data, self._neighbours = chunks, slot, data, neighbours
         self._samples: dict[int, tuple[int, ...]] = {}
         """Stage -> the shape of one sample's incoming activation, known after the first that could be computed."""
+        self.in_flight = slot.in_flight
+        """How many microbatches may be in flight."""
         self._loss_scale = loss_scale
         self._device, self._clock, self._pump = context.device, context.clock, context.pump
         self._precision, self._seed = context.job.train.precision, context.job.run.seed
@@ -92,7 +94,7 @@ class StageRunner:
         slot = self._slot
         count, chunks = len(microbatches), len(self._chunks)
         self._left = {chunk.stage: count for chunk in self._chunks}
-        order = Order(slot.schedule, slot.position, slot.positions, count, chunks, slot.in_flight)
+        order = Order(slot.schedule, slot.position, slot.positions, count, chunks, self.in_flight)
         while order.left:
             action = self._next(order, step)
             chunk, microbatch = self._chunks[action.chunk], action.microbatch

@@ -88,6 +88,33 @@ def test_a_plan_chooses_what_the_job_leaves_to_it_and_nothing_else():
         read(job_with(), {"updates.every": 20})
 
 
+@pytest.mark.parametrize(
+    ("trials", "sentence"),
+    [
+        ([[2, True], [6, True]], "tries train.recompute"),
+        ([[2, None], [5, None]], "tries microbatches of 5"),
+        ([[0, None]], "tries microbatches of 0"),
+        ([[1, None]] * 9, "has 9 trials"),
+    ],
+)
+def test_a_view_tries_only_what_the_job_leaves_open(trials, sentence):
+    open_job, chosen = job_with(train={"batch": 12, "microbatch": "auto"}), {"train.microbatch": 2}
+    fixed = job_with(train={"batch": 12, "microbatch": 2})
+    plan = json.loads(view_of(fixed, pipelines=1).plan)
+
+    def read(of, found, chosen=chosen):
+        tried = [{"microbatch": size, "recompute": again, "in_flight": []} for size, again in found]
+        tuning = {"trials": tried, "why": "", "broken": 0, "measured": False}
+        text = json.dumps({**plan, "chosen": chosen, "tuning": tuning})
+        return promises_of(of).read_view(view_of(fixed, plan=text, pipelines=1, job=of.model_dump_json()))
+
+    assert len(read(open_job, [[2, None], [4, None], [1, None]])[0].tuning.trials) == 3
+    with pytest.raises(Broken, match=sentence):
+        read(open_job, trials)
+    with pytest.raises(Broken, match="tries microbatches of 4"):
+        read(fixed, [[2, None], [4, None]], {})
+
+
 def two_stages(job):
     return view_of(job, stages=2)
 

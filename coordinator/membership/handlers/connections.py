@@ -82,5 +82,5 @@ def plan_apart(given: Given, state: State, event: s.Apart, now: float) -> Result
     pair = (min(event.name, event.peer), max(event.name, event.peer))
     if pair in state.broken:
         return state, []
-    state = replace(state, broken=state.broken | {pair}, unplannable=frozenset())
+    state = replace(state, broken=state.broken | {pair}, tuned=None, unplannable=frozenset())
     return begin_anew(state, event.why, now, [s.Say("warning", event.name, event.why)])

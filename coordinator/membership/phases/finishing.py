@@ -95,7 +95,7 @@ def tie_at_end(state: State, found: Split, step: int, now: float) -> Result:
         stop = s.SendStop(everybody, clash, failed=True)
         return state, [stop, s.Fail(clash, "the checkpoints before the end are good: see `farflung status`")]
     if state.ties_at_end:
-        state = replace(state, broken=state.broken | pairs, unplannable=frozenset())
+        state = replace(state, broken=state.broken | pairs, tuned=None, unplannable=frozenset())
         clash += " again: they are planned apart"
     return go_back(replace(state, ties_at_end=state.ties_at_end + 1), clash, step, now)
 

@@ -64,6 +64,7 @@ def judge_prepared(given: Given, state: State, now: float) -> Found:
         eligible=planned_nodes(view.plan, view)
         | {(one.node, state.nodes[one.node].session) for one in view.shadows if not one.fetch},
         wanted=state.wanted if any(node.behind for node in state.nodes.values()) else None,
+        tuned=None,
         started=now,
         slowest_s=state.slowest_s or given.known.step_s(view.plan),
         bases=bases,
@@ -115,7 +116,7 @@ def disagreed(state: State, found: Split, now: float) -> Result:
             s.Fail(why, "this is a fault of farflung: report it"),
         ]
     if count == _DISAGREEMENTS:
-        state = replace(state, broken=state.broken | apart(found.camps), unplannable=frozenset())
+        state = replace(state, broken=state.broken | apart(found.camps), tuned=None, unplannable=frozenset())
         clash += " again: they are planned apart"
     state = replace(state, disagreements=count)
     view = state.pinned

@@ -29,6 +29,8 @@ def plan_of(given: Given, state: State, names: tuple[str, ...], current: Plan | 
         ready = tuple(name for name in willing if name not in behind)
         if wanted is not None and {*wanted.nodes, *wanted.spares} == set(ready):
             plan = wanted  # it was made for exactly these nodes, and they hold the state for their places
+        elif (tuned := state.tuned) is not None and {*tuned.nodes, *tuned.spares} - {*behind, *without} == set(ready):
+            plan = replace(tuned, spares={name: why for name, why in tuned.spares.items() if name in ready})
         elif ready:
             plan = search(given, state, ready, current)
         else:

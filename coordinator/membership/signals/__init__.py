@@ -13,6 +13,7 @@ from .effects import (
     Fail,
     Fence,
     Finish,
+    KeepView,
     LookAt,
     PutAside,
     Say,
@@ -38,6 +39,7 @@ from .from_coordinator import (
     Replan,
     StreamEnded,
     Tick,
+    Tuned,
     Undecidable,
 )
 from .from_nodes import (
@@ -90,6 +92,7 @@ Input = (
     | Changed
     | Save
     | Replan
+    | Tuned
     | CheckpointComplete
     | Unreadable
     | Waits
@@ -132,6 +135,7 @@ __all__ = [
     "Hold",
     "Input",
     "Joined",
+    "KeepView",
     "Kept",
     "Leaving",
     "Left",
@@ -162,6 +166,7 @@ __all__ = [
     "Steps",
     "StreamEnded",
     "Tick",
+    "Tuned",
     "Undecidable",
     "Unreadable",
     "Waits",

@@ -52,6 +52,14 @@ class SendView(Caused):
 
 
 @dataclass(frozen=True)
+class KeepView(Caused):
+    """Store the view that trains once more: what its trials have shown was added to its plan and its ``why``."""
+
+    view: Announcement
+    why: str
+
+
+@dataclass(frozen=True)
 class SendStart(Caused):
     """The view trains."""
 
@@ -154,6 +162,7 @@ Effect = (
     | SendMeasure
     | SendFlush
     | SendView
+    | KeepView
     | SendStart
     | SendStop
     | SendNotice

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....job.data.sampling import Position
+from ....scheduler.plans import Plan
 from ..questions import Answer
 from ..resuming.learnt import Unsent
 
@@ -61,6 +62,17 @@ class Replan:
     """Measurements have changed enough to ask the planner again."""
 
     why: str
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What follows from the trials of a view's plan (scheduler/trials.py). ``plan``: gives every node the place that it
+    has. ``anew``: a node could not compute a trial, and waits for another view."""
+
+    view: int
+    plan: Plan
+    why: str
+    anew: bool = False
 
 
 @dataclass(frozen=True)

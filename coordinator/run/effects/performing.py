@@ -110,6 +110,9 @@ class Performer:
     def _announce(self, effect: s.SendView) -> None:
         self.announcing.announce(effect)
 
+    def _keep_view(self, effect: s.KeepView) -> None:
+        self.announcing.keep(effect.view)
+
     def _send_measure(self, effect: s.SendMeasure) -> None:
         self.announcing.send(effect, (effect.to,))
 
@@ -166,6 +169,7 @@ class Performer:
 PERFORMERS: Mapping[type, Callable[[Performer, Any], None]] = {
     s.Ask: Performer._ask,
     s.SendView: Performer._announce,
+    s.KeepView: Performer._keep_view,
     s.SendMeasure: Performer._send_measure,
     s.SendFlush: Performer._send,
     s.SendStart: Performer._start,

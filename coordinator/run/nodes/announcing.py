@@ -66,6 +66,12 @@ class Announcing:
         else:
             self.send(effect, effect.to)
 
+    def keep(self, view: s.Announcement) -> None:
+        """Store the view that trains once more, with what was added to its plan and its ``why``."""
+        known = self._context.store.views.last()
+        if known is not None and known.number == view.number:
+            self._context.store.views.put(replace(_row_of(view), time=known.time))
+
     def release(self) -> None:
         """The database can be written again: send the view that waited for it."""
         if self._held is not None:

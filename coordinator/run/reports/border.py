@@ -162,6 +162,10 @@ def _unreadable(said: Any, known: About) -> str:
     return f"the run ends with step {known.last}" if said.step > known.last else ""
 
 
+def _trial_failed(said: Any, known: About) -> str:
+    return f"the run ends with step {known.last}" if said.step > known.last else ""
+
+
 def _waits(said: Any, known: About) -> str:
     if len(said.peers) > MOST_PEERS:
         return f"{len(said.peers)} nodes, where {MOST_PEERS} are enough"
@@ -213,6 +217,7 @@ CHECKS: Mapping[str, tuple[str, Callable[[Any, About], str]]] = {
     "flushed": ("where it stands", _flushed),
     "prepared": ("being prepared", _prepared),
     "step": ("a step", _step),
+    "trial_failed": ("a trial", _trial_failed),
     "eval": ("an evaluation", _eval),
     "evidence": ("a connection", _evidence),
     "warning": ("a warning", _nothing),

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from ....job.chosen import microbatch_of
 from ....proto import control_pb2 as pb
+from ....proto.words.border import printable
 from ... import events
 from ...membership import signals as s
 from ...observe.history import POINTS, History, Point
 from ...observe.observed import Observed
 from ...observe.useful_work import UsefulWork, ledger, write_ledger
 from ...planning.measured import Measured
+from ...planning.tuner import Verdict
 from ...store.rows import StepRow
 from ..context import RunContext
 from ..deciding import Deciding
@@ -60,6 +62,12 @@ class StepReports:
             self._worked(name)
         self._deciding.stepped(s.StepFinished(name, session, report.view, report.step, report.seconds))
         self._keep(self._progress.step(name, report, time.time()))
+        self._tuned(self._measured.tuner.step(name, report))
+
+    def trial_failed(self, name: str, report: pb.TrialFailed) -> None:
+        """A node could not compute a trial of the view's plan."""
+        why = printable(report.why) or "could not compute it"
+        self._tuned(self._measured.tuner.failed(name, report.view, report.step, why))
 
     def evaluation(self, name: str, report: pb.EvalDone) -> bool:
         """A node has evaluated its pipeline. Returns whether this completes the evaluation."""
@@ -82,6 +90,7 @@ class StepReports:
         position = view.position
         self._context.store.put("steps", str(self.last_step))
         self._measured.enter(view.plan, self._context.clock())
+        self._measured.tuner.enter(view.number, view.plan, position.step)
         for name, done in self._pending.items():
             if done.step == position.step and view.checkpoint < 0:  # committed after all
                 self._keep(self._progress.step(name, done, time.time()))
@@ -135,6 +144,12 @@ class StepReports:
     def _check_loss(self, report: pb.StepDone | pb.EvalDone) -> None:
         if not math.isfinite(report.loss_sum):
             self._warn("", _DIVERGED)
+
+    def _tuned(self, verdict: Verdict | None) -> None:
+        """The machine takes over what the trials of the view have shown."""
+        view = self._deciding.state.view
+        if verdict is not None and view is not None:
+            self._deciding.feed(s.Tuned(view.number, verdict.plan, verdict.why, verdict.anew))
 
     def _worked(self, name: str) -> None:
         """Count a node's step in the ledger, with the samples that the plan gave its pipeline."""

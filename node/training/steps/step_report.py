@@ -13,13 +13,14 @@ from ...pipeline.activations import notes_of, without_state
 from ...pipeline.chunk import Chunk
 from ...pipeline.tally import Tally
 from ..member.view_member import ViewMember
+from .trying import Trying
 
 
 class StepReport:
     """The reports of one view's steps: call ``begin`` for a step, set its ``tally``, then call ``finished``."""
 
-    def __init__(self, view: ViewMember, chunks: Sequence[Chunk]) -> None:
-        self._view, self._chunks = view, chunks
+    def __init__(self, view: ViewMember, chunks: Sequence[Chunk], trying: Trying) -> None:
+        self._view, self._chunks, self._trying = view, chunks, trying
         self.tally = Tally()
         """The tally of this pipeline's share of the step."""
         self._started_at = 0.0
@@ -58,6 +59,7 @@ class StepReport:
             bytes_dense=int(ring) + 2 * tally.activation_elements,
             bytes_dense_updates=int(ring),
             notes=_written(self._notes()),
+            peak_bytes=self._trying.peak,
         )
         if view.state.is_last:
             done.samples = tally.samples

@@ -32,6 +32,7 @@ from .early_offers import EarlyOffers
 from .milestones import Milestones
 from .step_report import StepReport
 from .texts import StageTexts
+from .trying import Trying
 
 MIXING_KINDS = {data_pb2.DIFFERENCE, data_pb2.WEIGHTS_REQUEST, data_pb2.WEIGHTS}
 
@@ -44,9 +45,10 @@ class ViewTraining:
         self.view = view = ViewMember(context, resources, state, start)
         job, plan = view.job, view.plan
         self.size = job.train.microbatch_size // plan.pieces_of(view.pipeline)
-        """Samples of a microbatch of this pipeline."""
+        """Samples of a microbatch of this pipeline, in steps that are no trials."""
         self.started = False
-        self._neighbours = Neighbours(context, resources.waiting.on, self.size)
+        self.trying = Trying(view, state)
+        self._neighbours = Neighbours(context, resources.waiting.on, self.trying.least)
         self.mode: Mode = mode_of(view)
         self.chunks = self._neighbours.chunks = self._chunks()
         if resources.island is not None:
@@ -70,7 +72,7 @@ class ViewTraining:
         if isinstance(self.runner, StageRunner) and resources.island is None:
             self.early = EarlyOffers(view, self.chunks, state.gradients)
             self.runner.last_backward = self.early.last_backward
-        self.report = StepReport(view, self.chunks)
+        self.report = StepReport(view, self.chunks, self.trying)
         view.report_step = self.report.finished
         self.milestones = Milestones(view, self.mode, self.runner, self.size)
         self.milestones.save, self.milestones.evaluate = start.save, start.evaluate
@@ -142,12 +144,12 @@ class ViewTraining:
         """Forward and backward passes of this pipeline's share of the step."""
         view, clock, island = self.view, self.context.clock, self.resources.island
         share = self._share(step)
-        microbatches = self._cut(share)
+        microbatches = self._cut(step, share)
         ends = any(chunk.model.is_first or chunk.model.is_last for chunk in self.chunks)
         if self.resources.own is None and (ends or self.context.facts.packed or self.context.definition.needs_tokens):
             then = self._share(step + 1) if step < view.last_step else []
             self.resources.data().ahead(share + then)
-            self.resources.data().announce(microbatches + self._cut(then))
+            self.resources.data().announce(microbatches + self._cut(step + 1, then))
         scale = 1.0
         balanced = isinstance(self.context.definition, LanguageModel) and self.context.definition.balance
         if self.state.is_last or balanced:
@@ -171,7 +173,7 @@ class ViewTraining:
             self.state.gradients.begin()
         if self.early is not None:
             self.early.begin(step)
-        tally = self.runner.step(step, microbatches, scale)
+        tally = self._passes(step, microbatches, scale)
         if whole:
             self.state.gradients.end()
         if island is not None:
@@ -180,6 +182,21 @@ class ViewTraining:
         if self.state.loss_scale is not None:
             self._unscale(tally.loss_scale)
         return tally
+
+    def _passes(self, step: int, microbatches: list[list[int]], scale: float) -> Tally:
+        """The passes of a step. If the step is a trial that takes too much memory, this raises ViewEnds."""
+        self.trying.begin(step)
+        if isinstance(self.runner, StageRunner):
+            self.runner.in_flight = self.trying.in_flight(step)
+        try:
+            tally = self.runner.step(step, microbatches, scale)
+        except (RuntimeError, MemoryError) as problem:
+            if not self.trying.may_fail(step, problem):
+                raise
+        else:
+            self.trying.end(step)
+            return tally
+        self.trying.failed(step)  # outside: the error holds what the passes have kept
 
     def _unscale(self, scale: float) -> None:
         """fp16: divide the gradients by the loss scale that they have. A node that has joined the pipeline since may
@@ -199,9 +216,10 @@ class ViewTraining:
         own = assign(samples, view.plan.microbatches, view.job.train.microbatch_size)[view.pipeline]
         return [samples[i] for i in own]
 
-    def _cut(self, share: list[int]) -> list[list[int]]:
-        """The samples of each microbatch."""
-        return [share[i : i + self.size] for i in range(0, len(share), self.size)]
+    def _cut(self, step: int, share: list[int]) -> list[list[int]]:
+        """The samples of each microbatch of a step."""
+        size = self.trying.size(step)
+        return [share[i : i + size] for i in range(0, len(share), size)]
 
     def _samples(self, step: int) -> list[int]:
         """The ids of a step's samples, of all pipelines."""

@@ -1,0 +1,79 @@
+"""The plan that follows from what the trials of a view have shown. Pure: from a plan and measured seconds to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from .plans import Plan
+from .trials import Trial
+
+FASTER = 0.05
+"""Another trial replaces the plan's own choice if its steps take less time by this part."""
+MICROBATCH, RECOMPUTE = "train.microbatch", "train.recompute"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured of a trial: seconds of a step, and the most bytes that a device had allocated, 0 for not
+    known."""
+
+    seconds: float
+    peak: int = 0
+
+    def words(self, trial: Trial) -> str:
+        """In words."""
+        peak = f" (up to {self.peak / 1e9:.3g} GB)" if self.peak else ""
+        return f"{self.seconds:.3g} s with {trial.name}{peak}"
+
+
+def found_of(steps: Sequence[tuple[float, int]]) -> Found:
+    """What (seconds, bytes) of a trial's counted steps say: the median, because a round may fall on one of them."""
+    return Found(median(seconds for seconds, _ in steps), max(peak for _, peak in steps))
+
+
+def decided(plan: Plan, found: Mapping[int, Found]) -> Plan:
+    """The plan with the fastest of its trials, and without trials. found: of every trial, by its index. The plan's own
+    choice stays unless another one is faster by more than FASTER."""
+    tuning = plan.tuning
+    assert tuning is not None
+    fastest = min(found, key=lambda at: (found[at].seconds, at))
+    best = fastest if found[fastest].seconds < (1 - FASTER) * found[0].seconds else 0
+    named = [best, *(at for at in sorted(found) if at != best)]
+    said = ", ".join(found[at].words(tuning.trials[at]) for at in named)
+    why = f"measured: a step takes {said}" + (f"; {tuning.why}" if tuning.why else "")
+    return chosen(plan, best, why)
+
+
+def without(plan: Plan, failed: int, why: str) -> Plan:
+    """The plan without a trial that could not be computed; without any where none but its own choice is left."""
+    tuning = plan.tuning
+    assert tuning is not None
+    trials = tuple(one for at, one in enumerate(tuning.trials) if at != failed)
+    said = f"{tuning.trials[failed].name} is given up: {why}" + (f"; {tuning.why}" if tuning.why else "")
+    if len(trials) == 1:
+        return replace(plan, tuning=replace(tuning, trials=(), why=said, measured=True))
+    return replace(plan, tuning=replace(tuning, trials=trials, why=said))
+
+
+def chosen(plan: Plan, index: int, why: str) -> Plan:
+    """The plan with the choice of one of its trials, and without trials."""
+    tuning = plan.tuning
+    assert tuning is not None
+    ended = replace(tuning, trials=(), why=why, measured=True)
+    return replace(plan, tuning=ended) if index == 0 else replace(with_trial(plan, tuning.trials[index]), tuning=ended)
+
+
+def with_trial(plan: Plan, trial: Trial) -> Plan:
+    """The plan with the choice of a trial: each pipeline's samples stay. MICROBATCH must be in the plan's choices where
+    the trial has other microbatches."""
+    choices = dict(plan.chosen)
+    microbatches = plan.microbatches
+    if MICROBATCH in choices:
+        size = int(choices[MICROBATCH])
+        microbatches = tuple(count * size // trial.microbatch for count in microbatches)
+        choices[MICROBATCH] = trial.microbatch
+    if trial.recompute is not None:
+        choices[RECOMPUTE] = trial.recompute
+    return replace(plan, microbatches=microbatches, chosen=choices, in_flight=trial.in_flight)

@@ -1,0 +1,137 @@
+"""Which other microbatches and recompute the first steps of a view try, and when what was measured still holds.
+
+Tried are the plan's own choice, the next smaller and the next larger microbatch, and the other choice of recompute,
+each only where the job says "auto" and where the arithmetic says that it fits every device's memory with the plan's
+placement. What lies in main memory (``train.offload``) is not tried: to move it, a node lays out its state anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..after_trials import MICROBATCH, RECOMPUTE, with_trial
+from ..networks.network import Network
+from ..plans import Plan
+from ..search.shapes import size_text
+from ..timing.depth import in_flight
+from ..timing.estimate import Cut, Estimator
+from ..trials import Trial, Tuning
+from ..workloads.layers import beside, held_by_stage, stage_memory
+from ..workloads.settled import as_chosen, settled
+from ..workloads.workload import Workload
+from .replan import placement_of
+
+MOST_BROKEN = 2
+"""After so many trials during which nodes were lost, nothing more is tried in a run: a trial may have taken their
+memory."""
+
+
+def held(workload: Workload, current: Plan | None) -> Workload:
+    """The workload with what was measured in the plan in force: its microbatch and recompute are no longer open."""
+    if current is None or current.tuning is None or not current.tuning.measured:
+        return workload
+    size, again = current.chosen.get(MICROBATCH), current.chosen.get(RECOMPUTE)
+    if workload.sizes and size not in [one.microbatch for one in workload.sizes]:
+        return workload  # the job was changed
+    only = settled(
+        replace(workload, intervals=(), schedules=(), offloads=()),
+        recompute=None if again is None else bool(again),
+        microbatch=None if size is None else int(size),
+    )
+    return replace(only, intervals=workload.intervals, schedules=workload.schedules, offloads=workload.offloads)
+
+
+def with_trials(network: Network, workload: Workload, made: Plan, current: Plan | None) -> Plan:
+    """The plan with its trials, or with what the plan in force knows of the same shape.
+
+    workload: with all that the job leaves open. current: the plan in force; None: the run's first plan.
+    """
+    if not (workload.sizes or workload.auto_recompute):
+        return made
+    before = None if current is None else current.tuning
+    if current is None or before is None:
+        return replace(made, tuning=_tuning(network, workload, made, 0))
+    lost = [node for node in current.nodes if node not in network.index]
+    broken = before.broken + bool(before.trials and lost)
+    if _same_shape(made, current):
+        return made if made.tuning == before else replace(made, tuning=before)
+    if broken >= MOST_BROKEN:
+        why = f"nothing more is tried: nodes were lost during trials, {broken} times"
+        return replace(made, tuning=Tuning((), why, broken))
+    return replace(made, tuning=_tuning(network, workload, made, broken))
+
+
+def _same_shape(made: Plan, current: Plan) -> bool:
+    """Whether what was measured with the plan in force is true of the other plan too."""
+    return (
+        made.pipelines == current.pipelines
+        and made.stages == current.stages
+        and made.microbatches == current.microbatches
+        and made.schedule == current.schedule
+        and made.pieces == current.pieces
+        and all(made.chosen.get(key) == current.chosen.get(key) for key in (MICROBATCH, RECOMPUTE))
+    )
+
+
+def _tuning(network: Network, workload: Workload, made: Plan, broken: int) -> Tuning | None:
+    """None where nothing else can be tried: microbatches in pieces fit only just, and an island's processes would have
+    to be told of each trial."""
+    islands = any(network.devices[network.index[node]].ranks > 1 for node in made.nodes)
+    if made.pieces or islands:
+        return None
+    trials: list[Trial] = [_own(workload, made)]
+    said: list[str] = []
+    for one in _others(workload, made):
+        other = with_trial(made, one)
+        settled_so = replace(as_chosen(workload, other), schedule=made.schedule)
+        deep = replace(one, in_flight=_in_flight(network, settled_so, other))
+        if why := _lacks(network, settled_so, with_trial(made, deep)):
+            said.append(f"{one.name} is not tried: {why}")
+        else:
+            trials.append(deep)
+    if len(trials) == 1 and not said:
+        return None
+    return Tuning(tuple(trials) if len(trials) > 1 else (), "; ".join(said), broken)
+
+
+def _own(workload: Workload, made: Plan) -> Trial:
+    again = made.chosen.get(RECOMPUTE)
+    size = int(made.chosen.get(MICROBATCH, workload.microbatch))
+    return Trial(size, None if again is None else bool(again), made.in_flight)
+
+
+def _others(workload: Workload, made: Plan) -> Iterator[Trial]:
+    own = _own(workload, made)
+    if workload.sizes and made.schedule != "interleaved":  # which wants as many microbatches as it has stages
+        known = [one.microbatch for one in workload.sizes]
+        at = known.index(own.microbatch)
+        for size in known[max(0, at - 1) : at] + known[at + 1 : at + 2]:
+            if all(count * own.microbatch % size == 0 for count in made.microbatches):
+                yield Trial(size, own.recompute)
+    if workload.auto_recompute:
+        yield Trial(own.microbatch, not own.recompute)
+
+
+def _in_flight(network: Network, workload: Workload, plan: Plan) -> tuple[tuple[int, ...], ...]:
+    found = placement_of(network, plan)
+    assert found is not None
+    cut = Cut(workload, plan.stages, len(plan.stages) // found.places.shape[1])
+    return in_flight(Estimator(network, workload, plan.codecs), found.places, cut, plan.microbatches)
+
+
+def _lacks(network: Network, workload: Workload, plan: Plan) -> str:
+    """Which device's memory is too small; empty where all are large enough."""
+    one, stages = beside(workload, len(plan.pipelines)), len(plan.stages)
+    for number, row in enumerate(plan.pipelines):
+        chunks = stages // len(set(row))
+        usual = held_by_stage(one, stages, plan.microbatches[number], chunks)
+        for node in dict.fromkeys(row):
+            need = sum(
+                stage_memory(one, *plan.stages[stage], plan.in_flight_of(number, stage) or usual[stage])
+                for stage in plan.stages_of(node)
+            )
+            has = float(network.memory[network.index[node]])
+            if need > has:
+                return f"it needs {size_text(need)} of the {size_text(has)} of {node}"
+    return ""

@@ -1,0 +1,141 @@
+"""The trials of a view: what the coordinator makes of their reports, and what becomes of the view."""
+
+import random
+from dataclasses import replace
+
+from membership_script import Script, planner, view_of
+
+from farflung.coordinator.membership import signals as s
+from farflung.coordinator.membership.machine import Membership
+from farflung.coordinator.membership.state import FLUSHING, TRAINING
+from farflung.coordinator.planning.tuner import Tuner
+from farflung.coordinator.replay.kinds import VALUES, event_of, event_plain
+from farflung.proto.control_pb2 import StepDone
+from farflung.scheduler.after_trials import Found as F
+from farflung.scheduler.after_trials import decided, without
+from farflung.scheduler.plans import Plan
+from farflung.scheduler.trials import Trial, Tuning
+
+TRIALS = (Trial(2), Trial(1), Trial(4))
+PLAN = Plan(
+    (("a", "b"), ("c", "d")), ((0, 1), (2, 3)), (2, 2), chosen={"train.microbatch": 2}, tuning=Tuning(TRIALS, "8: no")
+)
+NODES, BEGIN, VIEW = "abcd", 20, 3
+
+
+def reports(seconds, peak=0):
+    """Of every node and trial step: d is the slowest of each; a round falls on a trial step of each."""
+    for at in range(1, PLAN.tuning.steps + 1):
+        index = PLAN.tuning.at(at)
+        late = 5.0 if 4 <= at <= 6 else 0.0
+        for node in NODES:
+            took = seconds[index] * (1.0 if node == "d" else 0.5) + late
+            yield node, StepDone(view=VIEW, step=BEGIN + at, seconds=took, peak_bytes=peak)
+
+
+def tuner():
+    made = Tuner()
+    made.enter(VIEW, PLAN, BEGIN)
+    return made
+
+
+def said(made, found):
+    verdicts = [verdict for node, report in found if (verdict := made.step(node, report)) is not None]
+    assert len(verdicts) <= 1
+    return verdicts[0] if verdicts else None
+
+
+def test_the_slowest_node_s_seconds_count_whatever_the_order_of_reports():
+    found = list(reports({0: 0.44, 1: 0.5, 2: 0.4}, peak=2_500_000_000))
+    random.Random(4).shuffle(found)
+    verdict = said(tuner(), found)
+    assert verdict.plan.chosen == {"train.microbatch": 4} and verdict.plan.microbatches == (1, 1) and not verdict.anew
+    assert verdict.why == (
+        "measured: a step takes 0.4 s with microbatch 4 (up to 2.5 GB), 0.44 s with microbatch 2 (up to 2.5 GB), "
+        "0.5 s with microbatch 1 (up to 2.5 GB); 8: no"
+    )
+
+
+def test_nothing_is_decided_before_all_have_reported_all_and_nothing_twice():
+    found, made = list(reports({0: 0.4, 1: 0.5, 2: 0.3})), tuner()
+    assert said(made, found[:-1]) is None
+    assert said(made, [("z", found[-1][1]), ("d", StepDone(view=VIEW - 1, step=BEGIN + 12, seconds=1.0))]) is None
+    assert said(made, found[-1:]).plan.chosen == {"train.microbatch": 4}
+    assert said(made, found) is None
+    made.enter(VIEW + 1, replace(PLAN, tuning=None), BEGIN)
+    assert said(made, [(node, StepDone(view=VIEW + 1, step=one.step, seconds=1.0)) for node, one in found]) is None
+
+
+def test_a_trial_that_takes_too_much_memory_is_left_out_and_the_others_begin_again():
+    made = tuner()
+    assert made.failed("b", VIEW, BEGIN + 1, "no") is None, "the plan's own choice"
+    assert made.failed("b", VIEW - 1, BEGIN + 3, "no") is None and made.failed("z", VIEW, BEGIN + 3, "no") is None
+    verdict = made.failed("b", VIEW, BEGIN + 3, "has too little memory for it")
+    assert verdict.anew and verdict.plan == without(PLAN, 2, "b has too little memory for it")
+    assert made.failed("d", VIEW, BEGIN + 3, "the same") is None
+
+
+# ---- the machine ---------------------------------------------------------------------------------
+
+
+def trains():
+    """Four nodes that train a plan with trials; the planner would give it again."""
+    script = Script()
+    script.machine = Membership(lambda names, current, broken: replace(planner(names, current, broken), **KEPT))
+    return script.started()
+
+
+KEPT = {"chosen": PLAN.chosen, "tuning": PLAN.tuning}
+
+
+def test_a_better_choice_is_a_view_with_the_same_places():
+    script = trains()
+    before = script.state.view
+    better = decided(before.plan, {0: F(0.4), 1: F(0.2), 2: F(0.4)})
+    script(s.Tuned(before.number, better, "1 is faster"))
+    assert script.state.phase == FLUSHING and script.get(s.SendFlush)[0].why == "1 is faster"
+    sent = view_of(script, "abcd", 5)
+    assert sent.plan == better and sent.plan.pipelines == before.plan.pipelines and "1 is faster" in sent.why
+    assert script.state.tuned is None
+
+
+def test_the_choice_in_force_stays_without_a_view_change_and_is_stored():
+    script = trains()
+    before = script.state.view
+    same = decided(before.plan, {0: F(0.4), 1: F(0.4), 2: F(0.4)})
+    script(s.Tuned(before.number, same, "2 is as fast"))
+    assert script.state.phase == TRAINING and script.state.number == before.number
+    assert script.state.view.plan == same and "2 is as fast" in script.state.why
+    (kept,) = script.get(s.KeepView)
+    assert kept.view == script.state.view and "2 is as fast" in kept.view.why
+    assert script.get(s.Say)[0].why == "2 is as fast"
+
+
+def test_a_node_that_waits_gets_another_view_even_with_the_same_choice():
+    script = trains()
+    less = without(script.state.view.plan, 2, "no")
+    script(s.Tuned(script.state.view.number, less, "4 is too large", anew=True))
+    assert view_of(script, "abcd", 5).plan == less
+
+
+def test_who_is_gone_by_then_has_no_place():
+    script = trains()
+    better = decided(script.state.view.plan, {0: F(0.4), 1: F(0.2), 2: F(0.4)})
+    script(s.Tuned(script.state.view.number, better, "1 is faster"))
+    script(s.Left("d", "d1", "gone"))
+    sent = view_of(script, "abc", 5)
+    assert "d" not in sent.plan.nodes and sent.plan.nodes and script.state.tuned is None
+
+
+def test_verdicts_of_views_that_are_over_change_nothing():
+    script = trains()
+    better = decided(script.state.view.plan, {0: F(0.4), 1: F(0.2), 2: F(0.4)})
+    for number in (script.state.view.number - 1, script.state.view.number + 1):
+        assert script(s.Tuned(number, better, "late")).state.phase == TRAINING and not script.effects
+
+
+def test_a_recording_holds_verdicts_whole():
+    events = [s.Tuned(3, PLAN, "why", anew) for anew in (False, True)]
+    assert [event_of(event_plain(one)) for one in events] == events
+    kept = s.KeepView(trains().state.view, "why")
+    assert VALUES.value(VALUES.plain(kept)) == kept

@@ -1,0 +1,157 @@
+"""Trials of microbatches and recompute: which are made, in which steps, and what follows from what they measure."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from farflung.scheduler import Device, Network, Plan, PlanError, plan
+from farflung.scheduler.after_trials import FASTER, Found, decided, found_of, with_trial, without
+from farflung.scheduler.planning.choose_trials import MOST_BROKEN, held, with_trials
+from farflung.scheduler.trials import CYCLES, Trial, Tuning
+from farflung.scheduler.workloads import jobs
+
+TRIALS = (Trial(4, False), Trial(2, False), Trial(8, False), Trial(4, True))
+CHOSEN = {"train.microbatch": 4, "train.recompute": False}
+PLAN = Plan((("a", "b"), ("c", "d")), ((0, 1), (2, 3)), (2, 4), chosen=CHOSEN, tuning=Tuning(TRIALS, "16 is too large"))
+JOB = {
+    "model": {"family": "llama", "layers": 4, "width": 512, "heads": 8, "context": 256},
+    "train": {"batch": 16, "microbatch": "auto"},
+    "parallel": {"stages": 2, "pipelines": 2},
+}
+TIME = 0.2
+
+
+def network(names="abcd", memory=None, **more):
+    devices = [Device(name, tflops=1.0, memory_bytes=memory, **more) for name in names]
+    pairs = [(one, other) for one in names for other in names if one != other]
+    return Network.measured(devices, dict.fromkeys(pairs, 0.01), dict.fromkeys(pairs, 1e9))
+
+
+def made(net, work, current=None):
+    return with_trials(net, work, plan(net, held(work, current), time_limit=TIME, current=current), current)
+
+
+def job(**train):
+    return jobs.workload_of({**JOB, "train": {**JOB["train"], **train}})
+
+
+# ---- which step tries what ---------------------------------------------------------------------
+
+
+def test_every_trial_is_computed_equally_often_and_next_to_itself():
+    tuning = PLAN.tuning
+    order = [tuning.at(step) for step in range(1, tuning.steps + 1)]
+    assert order[:8] == [0, 1, 2, 3, 3, 2, 1, 0] and all(order.count(at) == CYCLES for at in range(4))
+    assert tuning.at(0) is None and tuning.at(tuning.steps + 1) is None and Tuning().at(1) is None
+
+
+# ---- what follows --------------------------------------------------------------------------------
+
+
+def test_the_fastest_is_chosen_and_every_pipeline_keeps_its_samples():
+    best = decided(PLAN, {0: Found(0.44), 1: Found(0.5), 2: Found(0.41, 9_100_000_000), 3: Found(0.6)})
+    assert best.chosen == {"train.microbatch": 8, "train.recompute": False} and best.microbatches == (1, 2)
+    assert best.tuning.trials == () and best.tuning.measured
+    assert best.tuning.why == (
+        "measured: a step takes 0.41 s with microbatch 8 and nothing computed again (up to 9.1 GB), 0.44 s with "
+        "microbatch 4 and nothing computed again, 0.5 s with microbatch 2 and nothing computed again, 0.6 s with "
+        "microbatch 4 and forwards computed again; 16 is too large"
+    )
+    assert Plan.from_json(best.to_json()) == best and Plan.from_json(PLAN.to_json()) == PLAN
+
+
+def test_the_plan_s_own_choice_stays_unless_another_is_clearly_faster():
+    found = {at: Found(1.0 - FASTER * 0.9 * (at == 1)) for at in range(4)}
+    assert decided(PLAN, found).same_placement(PLAN)
+    found[1] = Found(1.0 - FASTER * 1.1)
+    assert decided(PLAN, found).chosen["train.microbatch"] == 2
+
+
+def test_a_round_on_one_of_the_steps_does_not_decide():
+    assert found_of([(0.4, 5), (3.0, 7), (0.5, 6)]) == Found(0.5, 7)
+
+
+def test_a_trial_that_failed_is_not_repeated_and_without_others_the_choice_is_known():
+    less = without(PLAN, 2, "b has too little memory")
+    assert [one.microbatch for one in less.tuning.trials] == [4, 2, 4] and not less.tuning.measured
+    assert less.tuning.why.startswith("microbatch 8 and nothing computed again is given up: b has too little")
+    one = without(without(less, 1, "no"), 1, "no")
+    assert one.tuning.trials == () and one.tuning.measured and one.same_placement(PLAN)
+
+
+# ---- which are made ------------------------------------------------------------------------------
+
+
+def test_only_what_the_job_leaves_open_is_tried():
+    net = network()
+    fixed = job(microbatch=4)
+    assert made(net, fixed).tuning is None
+    for work, sizes, again in ((job(), True, False), (job(microbatch=4, recompute="auto"), False, True)):
+        found = made(net, work)
+        own, *others = found.tuning.trials
+        assert with_trial(found, own) == found
+        assert any(one.microbatch != own.microbatch for one in others) == sizes
+        assert any(one.recompute != own.recompute for one in others) == again
+        for one in others:
+            tried = with_trial(found, one)
+            size = tried.chosen.get("train.microbatch", 4)
+            assert sum(tried.microbatches) * size == 16 and min(tried.microbatches) >= 1
+
+
+def test_what_does_not_fit_the_memory_is_never_tried():
+    roomy = made(network(), job())
+    counts, memory = [], 1e10
+    while not counts or counts[-1]:
+        found = with_trials(network(memory=memory), job(), roomy, None).tuning
+        others = found.trials[1:]
+        counts.append(len(others))
+        assert len(others) + found.why.count("is not tried: it needs") == len(roomy.tuning.trials) - 1
+        assert all(f"{one.name} is not tried" not in found.why for one in others)
+        memory *= 0.8
+    assert counts[0] == len(roomy.tuning.trials) - 1 and counts == sorted(counts, reverse=True)
+    assert re.search(r"microbatch \d+ is not tried: it needs [\d.]+ MB of the [\d.]+ MB of a", found.why)
+
+
+def test_islands_and_pieces_are_left_alone():
+    work = job()
+    assert made(network(ranks=2), work).tuning is None
+    found = made(network(), work)
+    assert with_trials(network(), work, replace(found, pieces=(1,) * len(found.pipelines)), None).tuning is None
+
+
+# ---- the next plan -------------------------------------------------------------------------------
+
+
+def test_what_was_measured_holds_while_the_shape_is_the_same_and_longer():
+    net, work = network(), job()
+    first = made(net, work)
+    assert first.tuning.trials and made(net, work, first).tuning == first.tuning, "the trials begin again"
+    found = {at: Found(1.0 - 0.5 * (at == 1)) for at in range(len(first.tuning.trials))}
+    best = decided(first, found)
+    again = made(net, work, best)
+    assert again.same_placement(best) and again.tuning == best.tuning
+    fewer = made(network("ab"), replace(work, pipelines=1), best)
+    assert fewer.chosen == best.chosen, "the arithmetic's own choice was slower"
+    assert fewer.tuning.trials and not fewer.tuning.measured, "a new shape is measured anew"
+    assert held(replace(work, sizes=work.sizes[-1:]), best).sizes, "another job than the one that was measured"
+
+
+def test_nodes_that_are_lost_during_trials_end_them_in_the_end():
+    all_of, few = made(network(), job()), made(network("ab"), replace(job(), pipelines=1))
+    current = all_of
+    for number in range(1, MOST_BROKEN + 1):
+        fewer = with_trials(network("ab"), job(), replace(few, tuning=None), current)
+        assert fewer.tuning.broken == number and bool(fewer.tuning.trials) == (number < MOST_BROKEN)
+        current = with_trials(network(), job(), replace(all_of, tuning=None), fewer)
+    assert not current.tuning.trials and f"lost during trials, {MOST_BROKEN} times" in current.tuning.why
+
+
+# ---- hostile plans -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tuning", [3, "x", [], {}, {"trials": 1}, {"trials": [{}], "why": "", "broken": 0}])
+def test_trials_that_make_no_sense_are_no_plan(tuning):
+    with pytest.raises(PlanError):
+        Plan.from_json(json.dumps({**json.loads(PLAN.to_json()), "tuning": tuning}))
