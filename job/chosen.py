@@ -14,7 +14,7 @@ AUTO = "auto"
 EVERY_KEY, RECOMPUTE_KEY, MICROBATCH_KEY = "updates.every", "train.recompute", "train.microbatch"
 COUNTS = range(1, EVERY[-1] + 1)
 INSIDE_KEY, OFFLOAD_KEY = "parallel.inside", "train.offload"
-OFFLOADS = ("none", "moments", "optimizer")
+OFFLOADS = ("none", "moments", "optimizer", "parameters")
 """What a plan may choose for ``train.offload``."""
 KINDS: Mapping[str, type] = {
     EVERY_KEY: int,
@@ -72,6 +72,10 @@ def mistakes(job: Job, chosen: Mapping[str, Any]) -> Iterator[str]:
             yield f"its plan chooses {key}, which the job does not leave to it"
         elif type(value) is not KINDS[key] or not _possible(job, key, value):
             yield f"its plan has no possible {key}"
+    if chosen.get(OFFLOAD_KEY) == "parameters" and chosen.get(RECOMPUTE_KEY, job.train.recompute) is not True:
+        yield f'its plan has {OFFLOAD_KEY} = "parameters", which needs {RECOMPUTE_KEY} = true'
+    if chosen.get(OFFLOAD_KEY) == "parameters" and job.train.compile:
+        yield f'its plan has {OFFLOAD_KEY} = "parameters", which does not go with train.compile'
     every = chosen.get(EVERY_KEY)
     overlap = job.updates.overlap
     if type(every) is int and isinstance(overlap, int) and overlap > every:

@@ -83,6 +83,7 @@ def workload_of(job: Job, facts: Facts) -> Workload:
             one.after_elements_per_sample,
             one.after_working_elements_per_sample,
             one.after_copied_elements,
+            one.largest_elements,
         )
         for one in facts.profile.layers
     ]

@@ -36,6 +36,8 @@ class LayerProfile(BaseModel):
     """Of such a layer: the head's working elements."""
     after_copied_elements: int = 0
     """Of such a layer: elements that the head keeps once for each microbatch."""
+    largest_elements: int = 0
+    """Elements of the layer's largest trained parameter; 0: not known."""
 
 
 class Profile(BaseModel):

@@ -84,8 +84,11 @@ class StageModel(nn.Module, ABC):
         if self.recompute and self.training and torch.is_grad_enabled():
             # Dropout is keyed (dropout.py), and nothing else is random, so there is no generator state to keep.
             output = checkpoint(layer, hidden, *rest, use_reentrant=False, preserve_rng_state=False, **keywords)
+            torch.clear_autocast_cache()  # else all layers' weights stay in half precision too until the pass ends
         else:
             output = layer(hidden, *rest, **keywords)
+            if not torch.is_grad_enabled():
+                torch.clear_autocast_cache()
         result: Tensor = output[0] if isinstance(output, tuple) else output
         return result
 

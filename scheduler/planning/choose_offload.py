@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..errors import PlanError
 from ..networks.network import Network
 from ..plans import Plan
-from ..workloads.offload import MOMENTS, NONE
+from ..workloads.offload import MOMENTS, NONE, PARAMETERS
 from ..workloads.settled import OFFLOAD_KEY, offloaded
 from ..workloads.workload import Workload
 from .choose_settings import LEAST_S
@@ -56,5 +56,7 @@ def said_of(kind: str, unfit: tuple[str, ...]) -> str:
     """The sentence of a plan's ``why``."""
     if not unfit:
         return f'train.offload = "{kind}": it fits'
-    names = " and ".join(f'"{one}"' for one in unfit)
-    return f'train.offload = "{kind}": with {names} there is no plan that fits the memory'
+    *others, last = (f'"{one}"' for one in unfit)
+    names = f"{', '.join(others)} and {last}" if others else last
+    costs = ", and each pass waits for the weights of one block after the other" if kind == PARAMETERS else ""
+    return f'train.offload = "{kind}": with {names} there is no plan that fits the memory{costs}'

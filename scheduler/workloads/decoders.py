@@ -127,9 +127,10 @@ def decoder_layers(shape: Shape, precision: str = "fp32") -> tuple[Layer, ...]:
         parameters, matrices, boundary = parameters - less, matrices - less, context * shape.subspace
         block_flops -= 2.0 * context * less
     block = (parameters, block_flops, boundary, stored, 0, matrices // 2 * copied, beside)
+    largest = max(inputs * outputs for pairs in block_matrices(shape).values() for inputs, outputs in pairs)
     return (
-        Layer("embedding", embedding, 2.0 * boundary, boundary, 2 * context),
-        *(Layer(f"block {index}", *block) for index in range(shape.layers)),
+        Layer("embedding", embedding, 2.0 * boundary, boundary, 2 * context, largest=vocabulary * width),
+        *(Layer(f"block {index}", *block, largest=largest) for index in range(shape.layers)),
         Layer(
             "head",
             head,
@@ -138,6 +139,7 @@ def decoder_layers(shape: Shape, precision: str = "fp32") -> tuple[Layer, ...]:
             round(context * (head_kept + 4)),
             copies=vocabulary * width // 2 * copied,
             working=context * vocabulary * 2,  # the logits, and their gradient
+            largest=vocabulary * width,
         ),
     )
 

@@ -19,7 +19,7 @@ from .decoders import Shape, adapter_layers, decoder_layers, pair_layers, shape_
 from .early import early_rounds_of
 from .inside import kinds_of
 from .ladder import intervals, link_choices, wire_codec, workload_fields
-from .offload import APART, NONE, OF_AUTO, PARAMETERS, offload_of, on_device
+from .offload import APART, NONE, OF_AUTO, PARAMETERS, block_bytes, offload_of, on_device
 from .offload import AUTO as AUTO_OFFLOAD
 from .round_copies import USUAL, error_copies, message_copies, pattern_of
 from .workload import EVERY, Layer, Offload, Size, Workload
@@ -134,6 +134,8 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
         open_kinds = open_kinds[:1]
     elif parallel.get("inside", "ddp") != "ddp":
         open_kinds = open_kinds[:2]
+    elif train.get("recompute") not in (True, AUTO) or train.get("compile"):
+        open_kinds = tuple(one for one in open_kinds if one != PARAMETERS)
 
     def bits(size: int) -> dict[str, Any]:
         """The fields of Size that follow from a microbatch of `size` samples."""
@@ -160,10 +162,10 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
         **bits(microbatch),
         sizes=tuple(Size(size, worth(size, usual, tokens), **bits(size)) for size in sizes),
         optimizer_bytes=of_state(kind),
-        block_bytes=0.0 if kind == PARAMETERS else None,
+        block_bytes=block_bytes(kind),
         round_bytes=of_rounds(kind),
         offload=NONE if kind == AUTO_OFFLOAD else kind,
-        offloads=tuple(Offload(one, of_state(one), of_rounds(one)) for one in open_kinds),
+        offloads=tuple(Offload(one, of_state(one), of_rounds(one), block_bytes(one)) for one in open_kinds),
         recompute=train.get("recompute", False) is True,
         auto_recompute=train.get("recompute") == AUTO,
         critical_batch=None if train.get("critical_batch") is None else _whole(train, "critical_batch", 1),

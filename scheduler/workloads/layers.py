@@ -5,18 +5,23 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import islice
 
 import numpy
 
 from ..errors import PlanError
 from ..networks.devices import Matrix
+from .apart import Elements, decoding_memory, spans
+from .offload import APART
 from .schedules import in_flight
 from .workload import Layer, Workload
 
 Ranges = tuple[tuple[int, int], ...]
+Parts = dict[tuple[int, int], tuple[float, float, float]]
+"""(first, last) -> (bytes of weights, elements kept for each microbatch in flight, other elements)."""
 
 
 def prefix(values: Sequence[float]) -> Matrix:
@@ -34,18 +39,19 @@ def stage_memory(workload: Workload, first: int, last: int, held: int) -> float:
     """
     layers, micro = workload.layers[first : last + 1], workload.microbatch
     weights = state_memory(workload, first, last) + 4.0 * sum(layer.frozen for layer in layers)
+    boundary = workload.layers[first - 1].activation * micro if first else 0
+    sends = 2 * max(boundary, layers[-1].activation * micro)
+    if workload.offload in APART:
+        kept, others = next(islice(_apart(workload, first), last - first, None))
+        return weights + (held * kept + others + sends) * workload.activation_bytes
     insides = [(layer.stored or 8 * layer.activation) * micro + layer.copies for layer in layers]
     inputs = [before.activation * micro for before in workload.layers[max(first - 1, 0) : last]]
     inputs.append(0 if first else layers[0].entry * micro)
     after = layers[-1].after * micro + layers[-1].after_copies
     kept = held * (sum(inputs if workload.recompute else insides) + after)
     busy: float = (max(insides) if workload.recompute else 0) + max(layer.working for layer in layers) * micro
-    if workload.block_bytes is not None:
-        busy = max(busy, *(_with_weights(workload.layers, at, micro) for at in range(first, last + 1)))
     decoding = max(decoding_memory(layer, micro, workload.recompute) for layer in layers)
     working = max(max(busy, decoding) - after, layers[-1].after_working * micro)
-    boundary = workload.layers[first - 1].activation * micro if first else 0
-    sends = 2 * max(boundary, layers[-1].activation * micro)
     return weights + (kept + working + sends) * workload.activation_bytes
 
 
@@ -59,17 +65,11 @@ def state_memory(workload: Workload, first: int, last: int) -> float:
     return (trained(workload, first, last) - blocks) * each + blocks * workload.block_bytes
 
 
-def _with_weights(layers: Sequence[Layer], at: int, micro: int) -> float:
-    """Elements while layer ``at`` is computed again, if it is a block whose weights are on the device only then."""
-    layer = layers[at]
-    inside = (layer.stored or 8 * layer.activation) * micro + layer.copies
-    return layer.parameters + inside + layer.working * micro if 0 < at < len(layers) - 1 else 0.0
-
-
-def decoding_memory(layer: Layer, micro: int, recompute: bool) -> float:
-    """Elements while a layer decodes its largest matrix: a layer that is computed again has not kept everything yet;
-    else that is at the end of its forward pass, when half of the working memory is there."""
-    return layer.temporary + (layer.decoding if recompute else layer.working / 2) * micro if layer.temporary else 0.0
+def _apart(workload: Workload, first: int) -> Iterator[Elements]:
+    """`apart.spans` of a workload whose weights lie in main memory."""
+    passing = workload.block_bytes is not None
+    micro, again = workload.microbatch, workload.recompute
+    return spans(workload.layers, first, micro, recompute=again, passing=passing, tied=workload.tied)
 
 
 def trained(workload: Workload, first: int, last: int) -> int:
@@ -138,9 +138,9 @@ def _fits(workload: Workload, memory: Sequence[float], held: Sequence[int]) -> C
     prefix sums."""
     if all(math.isinf(value) for value in memory):
         return lambda stage, first, last: True
-    moved = workload.optimizer_bytes + workload.round_bytes
-    of_blocks = workload.block_bytes
-    parts = _parts(workload.layers, workload.microbatch, workload.recompute, (moved, of_blocks))
+    moved, apart = workload.optimizer_bytes + workload.round_bytes, workload.offload in APART
+    find = partial(_parts_apart, workload.block_bytes, workload.tied) if apart else _parts
+    parts: Parts = find(workload.layers, workload.microbatch, workload.recompute, moved)
     each = workload.activation_bytes
 
     def fits(stage: int, first: int, last: int) -> bool:
@@ -151,30 +151,44 @@ def _fits(workload: Workload, memory: Sequence[float], held: Sequence[int]) -> C
 
 
 @lru_cache(maxsize=64)
-def _parts(
-    layers: tuple[Layer, ...], micro: int, recompute: bool, moved: tuple[float, float | None]
-) -> dict[tuple[int, int], tuple[float, float, float]]:
+def _parts(layers: tuple[Layer, ...], micro: int, recompute: bool, moved: float) -> Parts:
     """(first, last) -> (bytes of weights, elements kept for each microbatch in flight, other elements)."""
-    found: dict[tuple[int, int], tuple[float, float, float]] = {}
+    found: Parts = {}
     for first in range(len(layers)):
-        weights = kept = most = working = decoding = passing = 0.0
+        weights = kept = most = working = decoding = 0.0
         boundary = layers[first - 1].activation * micro if first else 0
         inputs = 0 if first else layers[0].entry * micro
         for last in range(first, len(layers)):
             layer = layers[last]
-            block = moved[1] if 0 < last < len(layers) - 1 else None
-            weights += layer.parameters * (moved[0] if block is None else block) + 4.0 * layer.frozen
+            weights += layer.parameters * moved + 4.0 * layer.frozen
             inside = (layer.stored or 8 * layer.activation) * micro + layer.copies
-            passing = max(passing, 0.0 if moved[1] is None else _with_weights(layers, last, micro))
             inputs += layers[last - 1].activation * micro if last else 0
             kept, most = kept + inside, max(most, inside)
             working = max(working, layer.working * micro)
             decoding = max(decoding, decoding_memory(layer, micro, recompute))
             sends = 2 * max(boundary, layer.activation * micro)
             after = layer.after * micro + layer.after_copies
-            busy = max(working + (most if recompute else 0.0), decoding, passing)
+            busy = max(working + (most if recompute else 0.0), decoding)
             busy = max(busy - after, layer.after_working * micro)
             found[first, last] = weights, (inputs if recompute else kept) + after, busy + sends
+    return found
+
+
+@lru_cache(maxsize=64)
+def _parts_apart(
+    of_blocks: float | None, tied: bool, layers: tuple[Layer, ...], micro: int, recompute: bool, moved: float
+) -> Parts:
+    """As `_parts`, where the weights lie in main memory. ``of_blocks``: bytes a parameter of a block takes; None: as
+    many as others."""
+    found: Parts = {}
+    for first in range(len(layers)):
+        weights, boundary = 0.0, layers[first - 1].activation * micro if first else 0
+        passes = spans(layers, first, micro, recompute=recompute, passing=of_blocks is not None, tied=tied)
+        for last, (kept, others) in enumerate(passes, first):
+            layer = layers[last]
+            block = of_blocks if 0 < last < len(layers) - 1 else None
+            weights += layer.parameters * (moved if block is None else block) + 4.0 * layer.frozen
+            found[first, last] = weights, kept, others + 2 * max(boundary, layer.activation * micro)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..plans import Plan
+from .offload import PARAMETERS
 from .workload import Workload
 
 EVERY_KEY, RECOMPUTE_KEY, MICROBATCH_KEY = "updates.every", "train.recompute", "train.microbatch"
@@ -24,13 +25,18 @@ def offloaded(workload: Workload, kind: str | None = None) -> Workload:
     if not workload.offloads:
         return workload
     lies = next((one for one in workload.offloads if one.kind == kind), workload.offloads[0])
+    chosen = {**dict(workload.chosen), OFFLOAD_KEY: lies.kind}
+    if lies.kind == PARAMETERS and workload.auto_recompute:  # weights that a backward pass keeps would stay
+        workload = replace(workload, recompute=True, auto_recompute=False)
+        chosen[RECOMPUTE_KEY] = True
     return replace(
         workload,
         offload=lies.kind,
         optimizer_bytes=lies.optimizer_bytes,
         round_bytes=lies.round_bytes,
+        block_bytes=lies.block_bytes,
         offloads=(),
-        chosen=tuple({**dict(workload.chosen), OFFLOAD_KEY: lies.kind}.items()),
+        chosen=tuple(chosen.items()),
     )
 
 

@@ -34,7 +34,8 @@ class Layer:
 
     A layer that begins with another piece (the embedding) has ``entry``: elements of one sample that go from it into
     the block. One that ends with another piece (the head), which is never computed again, has ``after``,
-    ``after_copies`` and ``after_working``: that piece's stored, copied and working elements.
+    ``after_copies`` and ``after_working``: that piece's stored, copied and working elements. largest: elements of its
+    largest trained matrix (0: not known).
     """
 
     name: str
@@ -51,6 +52,7 @@ class Layer:
     after: int = 0
     after_working: int = 0
     after_copies: int = 0
+    largest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class Offload:
     kind: str
     optimizer_bytes: float
     round_bytes: float
+    block_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ def room(kind: str) -> float:
 
 def test_auto_keeps_as_little_in_main_memory_as_fits():
     auto = workload_of(job_of("auto"))
+    assert "parameters" not in possible(network(1e9), auto)  # layers are not computed again
     for kind, unfit in (("none", ()), ("moments", ("none",)), ("optimizer", ("none", "moments"))):
         made = plan(network(room(kind)), auto, time_limit=1.0)
         assert made.chosen["train.offload"] == kind
@@ -63,8 +64,24 @@ def test_auto_keeps_as_little_in_main_memory_as_fits():
         assert again.offload == kind and again.optimizer_bytes == workload_of(job_of(kind)).optimizer_bytes
         kept = plan(network(room(kind)), auto, time_limit=1.0, current=made)
         assert kept.chosen == made.chosen and kept.why.count("train.offload") == 1
-    with pytest.raises(PlanError, match="the model needs"):
+    with pytest.raises(PlanError, match=r"the model needs|alone needs"):
         plan(network(room("optimizer") / 4), auto, time_limit=1.0)
+
+
+@pytest.mark.parametrize("again", [True, "auto"])
+def test_auto_takes_blocks_one_after_the_other_as_the_last_resort(again):
+    job = job_of("parameters")
+    job["train"]["recompute"] = True
+    least = workload_of(job)
+    job["train"] |= {"offload": "auto", "recompute": again}
+    auto = workload_of(job)
+    need = 1.01 * stage_memory(least, 0, len(least.layers) - 1, 1)
+    made = plan(network(need), auto, time_limit=0.2)
+    assert made.chosen == {"train.offload": "parameters"} | ({"train.recompute": True} if again == "auto" else {})
+    assert said_of("parameters", OF_AUTO[:-1]) in made.why and "waits for the weights of one block" in made.why
+    settled = as_settled(auto, made)
+    assert settled.offload == "parameters" and settled.block_bytes == 0 and settled.recompute
+    assert stage_memory(settled, 0, len(least.layers) - 1, 1) == stage_memory(least, 0, len(least.layers) - 1, 1)
 
 
 def test_auto_leaves_the_other_keys_open():
@@ -87,6 +104,10 @@ def test_a_plan_may_choose_what_a_job_leaves_open():
     job = Job.model_validate({**tables, "train": {"offload": "auto"}})
     assert left_open(job) == ("train.offload",) and job.train.offload_kind == "auto"
     assert not list(mistakes(job, {"train.offload": "optimizer"}))
-    assert list(mistakes(job, {"train.offload": "parameters"})) == ["its plan has no possible train.offload"]
+    (said,) = mistakes(job, {"train.offload": "parameters"})
+    assert said == 'its plan has train.offload = "parameters", which needs train.recompute = true'
+    again = Job.model_validate({**tables, "train": {"offload": "auto", "recompute": "auto"}})
+    assert not list(mistakes(again, {"train.offload": "parameters", "train.recompute": True}))
+    assert list(mistakes(again, {"train.offload": "parameters", "train.recompute": False}))
     assert with_chosen(job, {"train.offload": "optimizer"}).train.offload_kind == "optimizer"
     assert tuple(OFFLOADS) == OF_AUTO

@@ -40,8 +40,7 @@ def peak_of_a_step(job, definition, stages, place, held, vocabulary) -> int:
             values.data.zero_()
         state.fresh()
         state.gradients.begin()
-        with autocast(job.train.precision, cpu):
-            passes = [passed(model.train()) for _ in range(held)]
+        passes = [passed(model.train()) for _ in range(held)]
         for one in passes:
             one.backward(torch.ones_like(one.output), 1.0)
         state.gradients.end()
@@ -51,6 +50,7 @@ def peak_of_a_step(job, definition, stages, place, held, vocabulary) -> int:
     def passed(model):
         ids = torch.randint(0, vocabulary, (samples, context))
         hidden = ids if model.is_first else torch.randn(samples, context, definition.config.hidden_size)
-        return Pass(model, hidden, ids)
+        with autocast(job.train.precision, cpu):
+            return Pass(model, hidden, ids)
 
     return peak_of(step)

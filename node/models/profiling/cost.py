@@ -136,6 +136,7 @@ def language_layers(definition: LanguageModel, context: int, precision: str = "f
             LayerProfile(
                 name=name,
                 parameters=weights,
+                largest_elements=_largest(definition, layer),
                 frozen=sum(math.prod(definition.frozen[each]) for each in definition.frozen_names[layer]),
                 flops_per_sample=3 * forward,
                 activation_elements_per_sample=sent * handed_on if layer < last else 0,
@@ -189,6 +190,7 @@ def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[La
             LayerProfile(
                 name=name,
                 parameters=trained,
+                largest_elements=_largest(definition, layer),
                 frozen=round(others * (0.5 if half else 1.0) + kept),
                 flops_per_sample=sum(part.flops_per_sample for part in parts) * (1 if twice else 2 / 3)
                 + (parts[-1].flops_per_sample / 3 if head else 0.0)
@@ -208,6 +210,11 @@ def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[La
             )
         )
     return profiles
+
+
+def _largest(definition: ModelDefinition, layer: int) -> int:
+    """Elements of a layer's largest parameter that trains."""
+    return max((math.prod(definition.shapes[one]) for one in definition.parameter_names(layer, layer)), default=0)
 
 
 def _widths(definition: LanguageModel, context: int) -> Shape:
@@ -249,6 +256,7 @@ def sequential_layers(
                     parameters=sum(
                         math.prod(definition.shapes[each]) for each in definition.parameter_names(layer, layer)
                     ),
+                    largest_elements=_largest(definition, layer),
                     flops_per_sample=3.0 * (counter.get_total_flops() + hidden.numel()) / count,
                     activation_elements_per_sample=hidden.numel() // count if layer < last else 0,
                     stored_elements_per_sample=max(1, (kept.bytes - before) // (4 * count)),
