@@ -138,6 +138,8 @@ def _count(name: str, args: Any, keywords: Any, tensors: list[torch.Tensor], sta
         found = "mask"
     elif name in ("to", "type_as") and first is not None and was_far != stays:
         found = "to" if not stays else "" if keywords.get("non_blocking") else "up"
+    elif name == "copy_" and keywords.get("non_blocking"):
+        found = ""  # from or to pinned memory; whoever needs it waits for the device's own mark
     elif name in ("copy_", "__setitem__") and isinstance(args[-1], torch.Tensor):
         found = "" if was_far == isinstance(args[-1], Far) else "up" if was_far else "copy_"
     elif name in ("tensor", "as_tensor") and stays:

@@ -53,16 +53,18 @@ def opened(moments: Mapping[str, Tensor], device: torch.device) -> dict[str, Ten
     return {name: values.to(device, torch.float32) for name, values in moments.items()}
 
 
-def closed(moments: Mapping[str, Tensor], values: Mapping[str, Tensor], place: int, step: int) -> None:
+def closed(
+    moments: Mapping[str, Tensor], values: Mapping[str, Tensor], place: int, step: int, later: bool = False
+) -> None:
     """Write changed pieces from ``opened`` back into ``moments``. ``place``: the index of the piece's first element in
-    the vector; ``step``: the number of steps, for the dither."""
+    the vector; ``step``: the number of steps, for the dither; ``later``: the caller waits for copies to main memory."""
     for name, kept in moments.items():
         if kept is values[name]:
             continue
         new = values[name]
         if kept.dtype == torch.bfloat16:
             new = rounded(new, dither(name, place, new.numel(), step, new.device))
-        kept.copy_(new)
+        kept.copy_(new, non_blocking=later)
 
 
 def rounded(values: Tensor, noise: Tensor) -> Tensor:
@@ -78,7 +80,10 @@ def dither(name: str, place: int, count: int, step: int, device: torch.device) -
     starts = range(place, place + count, STRETCH)
     turns = [xxhash.xxh3_64_intdigest(f"{name}/{start}/{step}".encode()) & 0xFFFF for start in starts]
     table = _table(device)[: min(count, STRETCH)]
-    noise = (table + torch.tensor(turns, dtype=torch.int32, device=device)[:, None]).bitwise_and_(0xFFFF)
+    offsets = torch.tensor(turns, dtype=torch.int32)
+    if device.type == "cuda":  # the host does not wait for what the device does before
+        offsets = offsets.pin_memory()
+    noise = (table + offsets.to(device, non_blocking=device.type == "cuda")[:, None]).bitwise_and_(0xFFFF)
     return noise.view(-1)[:count]
 
 

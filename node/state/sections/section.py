@@ -16,8 +16,9 @@ from torch import Tensor
 
 from ....proto.words.moments import factored
 from .moments import STRETCH, Kept, closed, opened
+from .passing import passing
 from .room import Room, leave, room_for
-from .vectors import zeros
+from .vectors import PIECE, zeros
 
 _MASK = 2**64 - 1
 _SAMPLED = 61
@@ -185,18 +186,31 @@ class Section:
         """The vectors cut into pieces of one parameter each: ``whole`` parameters, or, on a CPU, at most STRETCH
         elements. A piece's moments are fp32 on the weights' device; they are written back when the next piece is asked
         for, so change them before that. ``step``: the number of steps, for the dither. Factored moments go with whole
-        parameters."""
-        size = self.layout.numel if whole or self.g.device.type != "cpu" else STRETCH
+        parameters. Moments in main memory come to a device while it computes the piece before (passing.py)."""
+        device = self.x.device
+        away = device.type != "cpu" and any(one.device.type == "cpu" for one in self.moments.values())
+        size = self.layout.numel if whole or device.type != "cpu" else STRETCH
+        pieces = list(self._pieces(min(size, PIECE) if away and not whole else size))
+        if away:
+            places = [(there, here.start) for here, there, _, _ in pieces]
+            found = passing(self.moments, places, device, step, 1 if whole else 2)
+            for values, (here, _, name, shape) in zip(found, pieces, strict=True):
+                yield Stretch(self.x[here], self.grad[here], values, len(shape) >= 2, name, shape)
+            return
+        for here, there, name, shape in pieces:
+            moments = {name: vector[there] for name, vector in self.moments.items()}
+            values = opened(moments, device)
+            yield Stretch(self.x[here], self.grad[here], values, len(shape) >= 2, name, shape)
+            closed(moments, values, here.start, step)
+
+    def _pieces(self, size: int) -> Iterator[tuple[slice, slice, str, tuple[int, ...]]]:
+        """(its place, its moments' place, the parameter and its shape) of each piece of at most ``size`` elements."""
         layout, places = self.layout, pairwise(self.of_moments.offsets)
         of_each = zip(pairwise(layout.offsets), places, layout.names, layout.shapes, strict=True)
         for (start, stop), place, name, shape in of_each:
             for first in range(start, stop, size):
                 here = slice(first, min(first + size, stop))
-                there = here if self.of_moments is layout else slice(*place)
-                moments = {name: vector[there] for name, vector in self.moments.items()}
-                values = opened(moments, self.x.device)
-                yield Stretch(self.x[here], self.grad[here], values, len(shape) >= 2, name, shape)
-                closed(moments, values, first, step)
+                yield here, here if self.of_moments is layout else slice(*place), name, shape
 
     def adopt(self) -> None:
         """x := g, as for a joiner: the node has nothing of its own."""
