@@ -97,7 +97,7 @@ class StageState:
         self.computes_on, self.offload = computes_on, job.train.offload_kind
         self._apart: DeviceWeights | None = None
         if computes_on is not None:
-            blocks = [block for model in self.models for block in model.inner]
+            blocks = [list(model.inner) for model in self.models]
             passing = blocks if job.train.offload_kind == "parameters" else ()
             self._apart = DeviceWeights(self._parameters(), computes_on, passing)
         self.use_local()

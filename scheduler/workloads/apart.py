@@ -20,8 +20,9 @@ def spans(
 ) -> Iterator[Elements]:
     """What layers first..last of all ``layers`` take beside weights that stay, for each last = first, first + 1, ...
 
-    ``passing``: a block's weights are on the device only while it computes. ``tied``: the first and the last layer
-    share a matrix, whose gradient waits, from the head's backward pass on, for the embedding's.
+    ``passing``: a block's weights are on the device only while it computes, and those of the block that the pass
+    reaches next come meanwhile. ``tied``: the first and the last layer share a matrix, whose gradient waits, from the
+    head's backward pass on, for the embedding's.
     """
     kept = most = 0.0
     for at in range(first, len(layers)):
@@ -29,7 +30,8 @@ def spans(
         if tied and first == 0 and at == len(layers) - 1 > 0:
             most += layer.largest
         inside = (layer.stored or 8 * layer.activation) * micro + layer.copies
-        busy = max(_busy(layer, inside, micro, is_block, passing), decoding_memory(layer, micro, recompute))
+        comes = layers[at - 1].parameters if passing and is_block and at > first and _is_block(layers, at - 1) else 0.0
+        busy = max(_busy(layer, inside, micro, is_block, passing) + comes, decoding_memory(layer, micro, recompute))
         most = max(most, kept + busy)
         before = layers[at - 1].activation if at else layer.entry
         kept += before * micro if recompute and is_block else inside
