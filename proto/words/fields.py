@@ -22,7 +22,7 @@ _IDS = """JoinReply.session Hello.session Member.session Trace.id SectionState.s
 Unreadable.file"""
 _SECRETS = "JoinReply.secret"
 _SENTENCES = """Heartbeat.doing Evidence.why Warning.node Warning.message
-Goodbye.why Leaving.why CaughtUp.failed Written.failed Unreadable.why
+Goodbye.why Leaving.why CaughtUp.failed Written.failed Unreadable.why TrialFailed.why
 Flush.why Stop.why Leave.why Notice.message Advice.doing Advice.use Advice.better View.why StoreReply.refused
 ProfilePart.told ProfilePart.missing ShardHeld.refused"""
 _TOLD = """JoinReply.refused StatusReply.refused CommandReply.answer CommandReply.refused ProfilePart.refused
