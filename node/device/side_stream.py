@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 UP, DOWN, COMPUTE = "up", "down", "compute"
 """The lanes: to the device, from it, and the stream on which the calling thread computes."""
@@ -35,6 +36,9 @@ class Streams(Protocol):
     def finish(self, mark: Mark) -> None:
         """Let the host wait until that point is reached."""
 
+    def room(self, like: Tensor) -> Tensor:
+        """A tensor in main memory, of the shape and dtype of ``like``, with which lanes copy."""
+
 
 class AtOnce:
     """Everything is done when it is given: on a CPU, and on devices without streams of ours."""
@@ -51,6 +55,9 @@ class AtOnce:
 
     def finish(self, mark: Mark) -> None:
         """Nothing is under way."""
+
+    def room(self, like: Tensor) -> Tensor:
+        return torch.empty_like(like)
 
 
 class CudaStreams:
@@ -80,6 +87,9 @@ class CudaStreams:
 
     def finish(self, mark: Mark) -> None:
         mark.synchronize()
+
+    def room(self, like: Tensor) -> Tensor:
+        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
 
 @lru_cache(maxsize=8)

@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from .leaving import Leaving
+
 
 class Gradients:
     """Knows where each parameter's gradient belongs, and which gradients are still to come in this step.
@@ -19,7 +21,7 @@ class Gradients:
 
     def __init__(self, parameters: Mapping[str, Tensor], places: Mapping[str, Tensor], apart: bool = False) -> None:
         """``places``: views of the sections' gradient vectors, in the parameters' shapes. ``apart``: they lie in main
-        memory and the parameters on a device, which then has a gradient only until it is copied."""
+        memory and the parameters on a device, which then has a gradient only until it is copied (leaving.py)."""
         self._parameters, self._places, self._apart = dict(parameters), dict(places), apart
         self._arrivals = _Arrivals()
         self._awaited = self._arrivals.awaited
@@ -32,15 +34,20 @@ class Gradients:
     @contextmanager
     def told(self, tell: Callable[[str], None]) -> Iterator[None]:
         """A context in which ``tell`` is called with the name of each parameter as a backward pass has added to its
-        gradient, in the thread of that pass. What ``tell`` raises ends the pass."""
-        self._arrivals.tell = tell
+        gradient, in the thread of that pass; ``apart``, when it is in main memory, of the last one at the end of the
+        context. What ``tell`` raises ends the pass."""
+        arrivals = self._arrivals
+        arrivals.leaving.land()  # of passes before
+        arrivals.tell = arrivals.leaving.tell = tell
         try:
             yield
+            arrivals.leaving.land()
         finally:
-            self._arrivals.tell = None
+            arrivals.tell = arrivals.leaving.tell = None
 
     def begin(self) -> None:
         """A step begins."""
+        self._arrivals.leaving.drop()
         self._awaited.update(self._parameters)
         for parameter in self._parameters.values():
             parameter.grad = None
@@ -52,6 +59,7 @@ class Gradients:
 
     def end(self) -> None:
         """All backward passes are done: set the gradients that did not come to 0."""
+        self._arrivals.leaving.land()
         for name in self._awaited:
             self._places[name].zero_()
             if not self._apart:
@@ -66,6 +74,7 @@ class _Arrivals:
         self.awaited: set[str] = set()
         """Parameters without a gradient in this step."""
         self.tell: Callable[[str], None] | None = None
+        self.leaving = Leaving()
 
 
 def _came(place: Tensor, arrivals: _Arrivals, name: str, parameter: Tensor) -> None:
@@ -81,11 +90,7 @@ def _came(place: Tensor, arrivals: _Arrivals, name: str, parameter: Tensor) -> N
 def _goes(place: Tensor, arrivals: _Arrivals, name: str, parameter: Tensor) -> None:
     """Hook, as `_came`: the gradient goes to its place in main memory."""
     assert parameter.grad is not None
-    if name in arrivals.awaited:
-        place.copy_(parameter.grad)
-        arrivals.awaited.discard(name)
-    else:
-        place.add_(parameter.grad.to(place.device))
-    parameter.grad = None
-    if arrivals.tell is not None:
-        arrivals.tell(name)
+    gradient, parameter.grad = parameter.grad, None
+    adds = name not in arrivals.awaited
+    arrivals.awaited.discard(name)
+    arrivals.leaving.send(name, gradient, place, adds)
