@@ -67,6 +67,7 @@ def delta(codec: str, overlap: int = 1, **more: Any) -> dict[str, Any]:
 
 
 NESTEROV = {"every": 5, "outer": "nesterov:lr=0.7,momentum=0.9"}
+HALVES = {"residual": "bf16"}
 MODES = [
     Mode("gradient, none, 2 nodes", 2, {"mode": "gradient", "codec": "none"}),
     Mode("gradient, int8, 4 nodes", 4, {"mode": "gradient", "codec": "int8"}, True, True),
@@ -82,6 +83,10 @@ MODES = [
     Mode("delta, cocktail, outer Nesterov, 4 nodes", 4, delta(COCKTAIL, **NESTEROV), True, True),
     Mode("delta, chunked top-k with feedback, overlap 0, 4 nodes", 4, delta(SPARSE, 0, every=5), True, True),
     Mode("delta, chunked top-k with feedback, overlap 1, 4 nodes", 4, delta(SPARSE, 1, every=5), True, True),
+    Mode("delta, chunked top-k with feedback, overlap 2, 4 nodes", 4, delta(SPARSE, 2, every=5), True, True),
+    Mode("gradient, int8, residual bf16, 4 nodes", 4, {"mode": "gradient", "codec": "int8", **HALVES}, True, True),
+    Mode("delta, chunked top-k, residual bf16, overlap 1, 4 nodes", 4, delta(SPARSE, 1, every=5, **HALVES), True, True),
+    Mode("delta, chunked top-k, residual bf16, overlap 2, 4 nodes", 4, delta(SPARSE, 2, every=5, **HALVES), True, True),
     Mode("delta, int4, overlap 1, 4 nodes", 4, delta("int4"), publishers=True),
     Mode("delta, none, overlap 1, 2 nodes", 2, delta("none")),
     Mode("delta, none, overlap 1, 4 nodes", 4, delta("none"), publishers=True),

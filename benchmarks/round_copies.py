@@ -35,6 +35,7 @@ from farflung.node.rounds.protocol.outlet import Outlet
 from farflung.node.rounds.round_link import RoundLink
 from farflung.node.state.sections.moments import Kept
 from farflung.node.state.sections.section import Layout, Section
+from farflung.node.state.stage_state import residuals_of
 from farflung.proto import data_pb2
 from farflung.proto.messages.bodies import of_round
 from farflung.scheduler import Plan
@@ -108,6 +109,7 @@ class Members:
                 Kept(()),
                 torch.device("cpu"),
                 bool(job.updates.outer_optimizer.momentum),
+                residuals=residuals_of(job),
             )
             section.x.normal_(generator=torch.Generator().manual_seed(1))
             section.g.copy_(section.x)
@@ -163,6 +165,9 @@ class Members:
         for link in self.links.values():
             link.begin()
             self.look()
+            if self.mode.updates.get("overlap", 0) > 1:
+                link.exchange.x_moves()
+                self.look()
         while self.mail:
             self._deliver()
             self.look()

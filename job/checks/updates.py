@@ -49,6 +49,9 @@ def update_mistakes(job: Job, check_codec: CheckCodec | None) -> Iterator[Mistak
     if updates.robust_average and updates.pattern in ("two_level", "gossip", "async"):
         sentence = f"updates.robust = {updates.robust!r} has to see every member's numbers in one place"
         yield ("updates", "robust"), f"{sentence}; allowed with updates.pattern auto, publishers, all_to_all"
+    if updates.residual != "fp32" and (where := _no_residual(job)):
+        sentence = f'updates.residual = "{updates.residual}" has no meaning {where}'
+        yield ("updates", "residual"), f'{sentence}; allowed: "fp32"'
     if updates.secure:
         yield from secure_mistakes(job)
     if updates.judge:
@@ -70,3 +73,15 @@ def update_mistakes(job: Job, check_codec: CheckCodec | None) -> Iterator[Mistak
         yield ("activations", "backward"), f'{sentence}: it needs activations.forward = "auto"'
     if uses_aqsgd(job) and job.run.epochs == 1:
         yield ("activations", "forward"), AQSGD_ONCE
+
+
+def _no_residual(job: Job) -> str:
+    """Why nodes keep no residual beside their weights; empty: they do, or a plan may choose a codec with one."""
+    updates = job.updates
+    if not updates.agreed:
+        return "without agreed rounds, which send weights"
+    if updates.codec == "none":
+        return 'with codec "none", which leaves nothing out'
+    if updates.mode == "delta" and "feedback=true" not in updates.codec.replace(" ", ""):
+        return "in delta mode with a codec without feedback=true: what it leaves out stays in the weights"
+    return ""

@@ -41,7 +41,7 @@ from ..state.optimizers.optimizers import SGD, kept_moments
 from ..state.sections.cut import sections_of_a_stage
 from ..state.sections.room import Room
 from ..state.sections.section import Section
-from ..state.stage_state import StageState, layouts_of
+from ..state.stage_state import StageState, layouts_of, residuals_of
 from .inside import carry
 from .inside.box import Box, Boxes
 from .inside.meshes import Meshes
@@ -152,7 +152,7 @@ class Hand:
         gradient, cpu = job.updates.mode == "gradient", torch.device("cpu")
         layouts = layouts_of(self._definition, plan, plan.stages_of(name), sections_of_a_stage(job)).values()
         sections = [
-            Section(layout, gradient, kept, cpu, momentum, Room(*room))
+            Section(layout, gradient, kept, cpu, momentum, Room(*room), residuals=residuals_of(job))
             for layout, room in zip(layouts, rooms, strict=True)
         ]
         return RankSections(sections, optimizer, self.rank, self.ranks)

@@ -28,6 +28,7 @@ from .loss_scale import LossScale, first_scale
 from .optimizers.optimizers import Optimizer, kept_moments
 from .sections.cut import SECTIONS, even, sections_of_a_stage
 from .sections.gradients import Gradients
+from .sections.residuals import Residuals
 from .sections.section import Layout, Section
 
 BASE = "base:"
@@ -93,7 +94,9 @@ class StageState:
         for name, layout in layouts_of(definition, plan, self.stages, self._cut).items():
             room = Section.room_of(layout, kept) if shared else None
             pinned = computes_on is not None and computes_on.type == "cuda"
-            self.sections[name] = Section(layout, self.gradient, kept, device, momentum, room, pinned=pinned)
+            self.sections[name] = Section(
+                layout, self.gradient, kept, device, momentum, room, pinned=pinned, residuals=residuals_of(job)
+            )
         self.computes_on, self.offload = computes_on, job.train.offload_kind
         self._apart: DeviceWeights | None = None
         if computes_on is not None:
@@ -219,6 +222,11 @@ class StageState:
         return ranges == [plan.stages[stage] for stage in stages] and {
             name: section.layout.names for name, section in self.sections.items()
         } == {name: tuple(parameters) for name, parameters in wanted.items()}
+
+
+def residuals_of(job: Job) -> Residuals:
+    """How the job wants residuals to be kept."""
+    return Residuals(torch.bfloat16 if job.updates.residual == "bf16" else torch.float32, job.run.seed)
 
 
 def base_of(states: Sequence[StageState]) -> dict[str, dict[str, Tensor]]:

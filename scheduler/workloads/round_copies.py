@@ -27,13 +27,15 @@ def error_copies(updates: Mapping[str, Any], codec: str, pattern: str, members: 
     if members < 2 or codec in ("none", "auto"):
         return 0.0
     if module_of(codec):  # a codec from the job owner's module: its code does not run here, so it may keep an error
-        return 1.0 if updates.get("mode", "gradient") == "gradient" else 0.0
+        width = 0.5 if updates.get("residual") == "bf16" else 1.0
+        return width if updates.get("mode", "gradient") == "gradient" else 0.0
     spec = parse(codec)
     carries = traits_of(spec).contracts
+    width = 0.5 if updates.get("residual") == "bf16" else 1.0
     if updates.get("mode", "gradient") == "gradient":
-        own = 1.0 if carries else 0.0
+        own = width if carries else 0.0
     else:
-        own = (1.0 + (overlap > 1)) if spec_feedback(spec) else 0.0
+        own = width * (1.0 + (overlap > 1)) if spec_feedback(spec) else 0.0
     if pattern not in PUBLISHED or not carries:
         return own
     heavy = members * bits_of(codec) >= 32  # then old and new server error coexist until the result is applied

@@ -10,6 +10,7 @@ error feedback, which changes only when a step is committed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -56,7 +57,10 @@ class Applier:
         if self.terms.explicit and not self.counts and not self._progress:
             x, g, parts = self.section.x, self.section.g, self.terms.plan.parts
             pieces = [here for index in offered if parts[index].phase == 0 for here in segments(parts[index])]
-            self._progress = {here.start: x[here] - g[here] for here in pieces}
+            keep, name, round = self.section.residuals.kept, self.section.layout.section, self.section.round
+            self._progress = {
+                here.start: keep(x[here] - g[here], f"{name}/progress", here.start, round) for here in pieces
+            }
 
     @property
     def nbytes(self) -> int:
@@ -76,36 +80,32 @@ class Applier:
         ``counted``: first element of a piece -> (function that subtracts this node's contribution, the part's index).
         """
         section = self.section
-        if self.terms.explicit and section.feedback is None:
-            section.feedback = torch.zeros_like(section.g)
         for here, update in updates:
-            kept = section.x
-            if self.terms.explicit:
-                assert section.feedback is not None
-                progress = self._progress.get(here.start)
-                if progress is None:
-                    progress = section.x[here] - section.g[here]
-                section.x[here].sub_(progress)
-                kept = section.feedback
-                kept[here].add_(progress)
-            self._move(update, here)
-            if here.start in counted:
-                self._let_go(*counted[here.start], kept, here)
+            with section.feeding(here) if self.terms.explicit else nullcontext(section.x[here]) as kept:
+                if self.terms.explicit:
+                    progress = self._progress.get(here.start)
+                    if progress is None:
+                        progress = section.x[here] - section.g[here]
+                    section.x[here].sub_(progress)
+                    kept.add_(progress)
+                self._move(update, here)
+                if here.start in counted:
+                    self._let_go(*counted[here.start], kept, here)
             if self._center is not None:
                 update.write_to(self._center[here])
 
     def _let_go(self, take_off: TakeOff, part: int, kept: Tensor, here: slice) -> None:
-        """Subtract this node's contribution, times the factor with which it counted, from x (or the feedback). The rest
-        stays there for a later round."""
+        """Subtract this node's contribution, times the factor with which it counted, from x (or the feedback) in
+        ``here``, ``kept``. The rest stays there for a later round."""
         factor = self.factors.get(part, 1.0)
         if factor == 1.0:
-            take_off(kept[here])
+            take_off(kept)
             return
         own = torch.zeros(here.stop - here.start, device=kept.device)
         take_off(own)
-        kept[here].add_(own * factor)
+        kept.add_(own * factor)
         if self._center is not None:
-            kept[here].sub_(self._center[here] * (1.0 - factor))
+            kept.sub_(self._center[here] * (1.0 - factor))
 
     def apply_alone(self, parts: Iterable[Part]) -> None:
         """A round of a section without a second member: its D is this node's own x - g."""
@@ -154,22 +154,28 @@ class Applier:
         section = self.section
         if not carries:
             section.feedback = None  # the earlier feedback was sent without loss, and this round keeps none
-        elif section.feedback is None:
-            section.feedback = section.grad.clone()
         else:
-            at = 0
-            for here in sorted(settled, key=lambda one: one.start):
-                section.feedback[at : here.start].add_(section.grad[at : here.start])
-                section.feedback[here].copy_(section.grad[here])
-                at = here.stop
-            section.feedback[at:].add_(section.grad[at:])
-        if section.feedback is not None:
+            self._feed(settled)
             for here, take_off in own:
-                take_off(section.feedback[here])
+                with section.feeding(here) as fed:
+                    take_off(fed)
         for here, update in updates:
             update.write_to(section.grad[here])
         if self._center is not None:
             self._center.copy_(section.grad)
+
+    def _feed(self, settled: Sequence[slice]) -> None:
+        """The gradient joins the error feedback, or, where that is ``settled`` or new, becomes it."""
+        section, at, is_new = self.section, 0, self.section.feedback is None
+        end = section.layout.numel
+        for whole in (*sorted(settled, key=lambda one: one.start), slice(end, end)):
+            for here in section.pieces(at, whole.start):
+                with section.feeding(here) as fed:
+                    fed.copy_(section.grad[here]) if is_new else fed.add_(section.grad[here])
+            for here in section.pieces(whole.start, whole.stop):
+                with section.feeding(here) as fed:
+                    fed.copy_(section.grad[here])
+            at = whole.stop
 
     # ---- a spare -----------------------------------------------------------------------------
 

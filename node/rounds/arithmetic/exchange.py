@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -311,7 +312,7 @@ class Exchange:
         if kind == "rest.":
             values = (section.x[here] - section.g[here]).to("cpu")
         elif section.feedback is not None:
-            values = section.feedback[here].to("cpu", copy=True)
+            values = section.feedback[here].to("cpu", torch.float32, copy=True)
         else:
             values = torch.zeros(here.stop - here.start)
         if self.errors and kind == self.unsent_kinds[-1]:
@@ -333,13 +334,11 @@ class Exchange:
         sum S stays."""
         self.aggregator.forget_published()
         section, gradient = self.section, self.terms.gradient
-        if gradient and self.errors and section.feedback is None:
-            section.feedback = torch.zeros_like(section.g)
-        into = section.feedback if gradient else section.x
+        for here in section.pieces() if self.errors else ():
+            with section.feeding(here) if gradient else nullcontext(section.x[here]) as into:
+                self.aggregator.add_errors_to(into, here.start)
         if self.errors:
-            assert into is not None
-            self.aggregator.add_errors_to(into)
-            leave(into)
+            leave(section.x if section.feedback is None or not gradient else section.feedback)
         self.aggregator.errors = {}
 
 

@@ -226,15 +226,15 @@ def contribute(rest: Rest, state: StageState, plan: Plan, me: str) -> float:
             if name in rest.beside and rest.beside[name][0] == digest_of(values)
         }
         lost -= known
-        if any(FEEDBACK + name in rest.tensors for name in known) and section.feedback is None:
-            section.feedback = torch.zeros_like(section.g)
         for name, x in section.layout.views(section.x):
             if name in known and REST + name in rest.tensors:
                 x.add_((rest.tensors[REST + name] * (rest.beside[name][1] / share)).to(x.device))
-        for name, feedback in section.layout.views(section.feedback) if section.feedback is not None else ():
+        offsets = section.layout.offsets
+        for name, start, stop in zip(section.layout.names, offsets, offsets[1:], strict=False):
             if name in known and FEEDBACK + name in rest.tensors:
                 scale = 1.0 if state.gradient else rest.beside[name][1] / share
-                feedback.add_((rest.tensors[FEEDBACK + name] * scale).to(feedback.device))
+                with section.feeding(slice(start, stop)) as fed:
+                    fed.add_((rest.tensors[FEEDBACK + name] * scale).to(fed.device).view(-1))
         for kind, vector in section.moments.items():
             for name, values in section.of_moments.views(vector):
                 if name in known and f"{MOMENT}{kind}.{name}" in rest.tensors:

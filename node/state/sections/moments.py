@@ -79,15 +79,21 @@ def dither(name: str, place: int, count: int, step: int, device: torch.device) -
     each step and stretch."""
     starts = range(place, place + count, STRETCH)
     turns = [xxhash.xxh3_64_intdigest(f"{name}/{start}/{step}".encode()) & 0xFFFF for start in starts]
-    table = _table(device)[: min(count, STRETCH)]
-    offsets = torch.tensor(turns, dtype=torch.int32)
-    if device.type == "cuda":  # the host does not wait for what the device does before
-        offsets = offsets.pin_memory()
-    noise = (table + offsets.to(device, non_blocking=device.type == "cuda")[:, None]).bitwise_and_(0xFFFF)
+    table = noise_table(device)[: min(count, STRETCH)]
+    noise = (table + column(turns, device)).bitwise_and_(0xFFFF)
     return noise.view(-1)[:count]
 
 
+def column(turns: Sequence[int], device: torch.device) -> Tensor:
+    """int32 [turns, 1] on the device."""
+    offsets = torch.tensor(turns, dtype=torch.int32)
+    if device.type == "cuda":  # the host does not wait for what the device does before
+        offsets = offsets.pin_memory()
+    return offsets.to(device, non_blocking=device.type == "cuda")[:, None]
+
+
 @lru_cache(maxsize=8)
-def _table(device: torch.device) -> Tensor:
+def noise_table(device: torch.device) -> Tensor:
+    """int32 [STRETCH], uniform below 2^16: always the same."""
     random: Sequence[int] = np.random.Generator(np.random.Philox(1)).integers(0, 1 << 16, STRETCH).tolist()
     return torch.tensor(random, dtype=torch.int32, device=device)

@@ -7,6 +7,7 @@ mode both are one vector. The optimiser's moments lie beside them in the same or
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,10 +18,13 @@ from torch import Tensor
 from ....proto.words.moments import factored
 from .moments import STRETCH, Kept, closed, opened
 from .passing import passing
+from .residuals import EXACT, Residuals
 from .room import Room, leave, room_for
 from .vectors import PIECE, zeros
 
 _MASK = 2**64 - 1
+_PIECE = 1 << 21
+"""Elements of a residual that are opened at a time."""
 _SAMPLED = 61
 """One of so many elements is sampled to estimate how far the reference has moved. It is a prime, so that no parameter's
 dimension is a multiple of it."""
@@ -94,8 +98,8 @@ class Section:
             long as ``of_moments`` says.
         of_moments: their layout; ``layout`` itself unless they are factored.
         outer: the outer optimiser's momentum, fp32 [numel], which is part of the reference; None if it has no momentum.
-        feedback: this node's residual, fp32 [numel], if it is not kept in x; None before the first round. It belongs to
-            the node, not to the group.
+        feedback: this node's residual, [numel], in fp32 or as ``residuals`` says, if it is not kept in x; None before
+            the first round. It belongs to the node, not to the group. `feeding` changes it.
         weight: the node's weight in the group to which x - g and feedback are scaled: its term of the sum S (see
             docs/rounds.md) is weight (x - g + feedback). 0: x = g, and there is no feedback.
         round: the last round applied. chain: h(round).
@@ -111,6 +115,7 @@ class Section:
         room: Room | None = None,
         *,
         pinned: bool = False,
+        residuals: Residuals = EXACT,
     ) -> None:
         """``room``: memory that processes share, on the CPU; all vectors lie in it. None: they are this process's.
         ``pinned``: weights and gradient lie in pinned memory, on the CPU."""
@@ -126,7 +131,8 @@ class Section:
         self.moments = (
             kept.zeros(length, device) if room is None else {one: room.zeros(length, kept.dtype) for one in kept.names}
         )
-        self._feedback: Tensor | None = None if room is None else make()
+        self.residuals = residuals
+        self._feedback: Tensor | None = None if room is None else room.zeros(layout.numel, residuals.dtype)
         self._fed = None if room is None else room.zeros(1, torch.uint8)
         """Whether there is a feedback; None: there is one if ``_feedback`` says so."""
         self.weight = 0.0
@@ -154,6 +160,28 @@ class Section:
         if values is not None and self._feedback is not None:
             self._feedback.copy_(values)
         self._fed[0] = values is not None
+
+    @contextmanager
+    def feeding(self, here: slice) -> Iterator[Tensor]:
+        """A context with the error feedback in a slice of the section, fp32, in which it is changed. Without a feedback
+        there is one of zeros from now on."""
+        if self.feedback is None:
+            self.feedback = torch.zeros_like(self.g, dtype=self.residuals.dtype)
+        kept = self.feedback
+        assert kept is not None
+        if self.residuals.is_exact:
+            yield kept[here]
+            return
+        values = kept[here].float()
+        yield values
+        kept[here] = self.residuals.kept(values, f"{self.layout.section}/feedback", here.start, self.round)
+
+    def pieces(self, start: int = 0, stop: int | None = None) -> Iterator[slice]:
+        """A range of the vector in slices for which a tensor is small beside the section; all of it in one where
+        residuals need no other tensor."""
+        stop = self.layout.numel if stop is None else stop
+        step = max(1, stop - start) if self.residuals.is_exact else _PIECE
+        yield from (slice(at, min(at + step, stop)) for at in range(start, stop, step))
 
     @property
     def nbytes(self) -> int:
@@ -225,8 +253,9 @@ class Section:
         if self.weight not in (0.0, weight):
             factor = self.weight / weight
             self.x.sub_(self.g).mul_(factor).add_(self.g)
-            if self.feedback is not None:
-                self.feedback.mul_(factor)
+            for here in self.pieces() if self.feedback is not None else ():
+                with self.feeding(here) as fed:
+                    fed.mul_(factor)
             self.leave()
         self.weight = weight
 

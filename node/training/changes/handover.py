@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -112,13 +113,13 @@ def add(view: ViewMember, handed: Mapping[str, Tensor]) -> None:
         for section_name, section in view.state.sections.items():
             if handed.keys().isdisjoint(section.layout.names):
                 continue
-            if view.gradient and section.feedback is None:
-                section.feedback = torch.zeros_like(section.g)
-            into = section.feedback if view.gradient else section.x
-            assert into is not None
-            for name, values in section.layout.views(into):
+            layout = section.layout
+            for name, start, stop in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
                 if name in handed:
-                    values.add_(handed[name].to(values.device) / _counts(view, section_name))
+                    more = handed[name].to(section.x.device).view(-1) / _counts(view, section_name)
+                    here = slice(start, stop)
+                    with section.feeding(here) if view.gradient else nullcontext(section.x[here]) as values:
+                        values.add_(more)
             section.leave()
 
 

@@ -262,9 +262,8 @@ def _carry_local(context: NodeContext, new: StageState, held: Sequence[StageStat
             if factor != 1.0:
                 section.x[here].sub_(section.g[here]).mul_(factor).add_(section.g[here])
             if source.feedback is not None:
-                if section.feedback is None:
-                    section.feedback = torch.zeros_like(section.g)
-                section.feedback[here] = source.feedback[there] * factor
+                with section.feeding(here) as fed:
+                    fed.copy_(source.feedback[there].float() * factor)
             source.leave()
         for kind, vector in section.moments.items():
             for name, values in section.of_moments.views(vector):

@@ -7,7 +7,6 @@ from statistics import median
 
 from .... import compress
 from ...rounds.protocol.standing import ROUNDS_WITHOUT_DEADLINE
-from ...state.optimizers.optimizers import squared_norm
 from ...state.sections.room import leave
 from ...state.sections.vectors import squared_norm_of_sum
 from ..member.view_member import ViewMember
@@ -66,7 +65,7 @@ def left_unsaid(view: ViewMember, reached: int) -> str:
         kept = [one.feedback for one in view.state.sections.values() if one.feedback is not None]
         if not kept:
             return ""
-        norm = math.sqrt(math.fsum(map(squared_norm, kept)))
+        norm = math.sqrt(math.fsum(squared_norm_of_sum([one]) for one in kept))
         leave(*kept)
         of = math.hypot(*(one.own_norm for one in view.exchanges.values()))
         return f"; an error feedback of {norm / of:.1f} gradients goes with it" if norm and of else ""

@@ -104,6 +104,10 @@ WAYS = {
         {**DELTA, "codec": "chunked_topk:k=16,feedback=true", "every": 2, "overlap": 2},
         {"optimizer": "muon"},
     ),
+    "residuals in bf16": (
+        {**DELTA, "codec": "chunked_topk:k=16,feedback=true", "every": 2, "overlap": 2, "residual": "bf16"},
+        {},
+    ),
     "Nesterov": (
         {**DELTA, "every": 2, "fragments": 2, "outer": "nesterov:lr=0.7,momentum=0.9"},
         {"optimizer": "lion", "recompute": True},
