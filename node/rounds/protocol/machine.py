@@ -135,13 +135,9 @@ class Rounds(Standing):
             return [Refuse(sender, f"{sender} is not a member of {self.plan.section}")]
         if not self.travels(result.part, number):
             return [Refuse(sender, f"round {number} of {self.plan.section} has no part {result.part}")]
-        contributors = result.contributors
-        if sorted(set(contributors)) != list(contributors) or any(i >= len(self.plan.members) for i in contributors):
-            return [Refuse(sender, f"contributors {contributors} of {self.plan.section} are no list of members")]
-        if not contributors or len(result.digests) != len(contributors):
-            return [Refuse(sender, f"a result of {self.plan.section} without a digest for each contributor")]
-        if len(result.factors) not in (0, len(contributors)) or not all(0 <= one <= 1 for one in result.factors):
-            return [Refuse(sender, f"a result of {self.plan.section} whose factors are not from 0 to 1, one for each")]
+        if wrong := results.malformed(self.plan, result):
+            part = self.plan.parts[result.part]  # without its publisher's word, or a region's, the round stands
+            return [Refuse(sender, wrong, blocks=sender in (part.publisher, *part.regional))]
         if number <= self.applied:
             return []
         if self.open is None or number != self.open.number:

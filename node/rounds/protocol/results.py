@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .messages import AskContribution, Effect, Part, Refuse, Result, SendHeld, TwoResults, what_counts
+from .messages import AskContribution, Effect, Part, Refuse, Result, RoundPlan, SendHeld, TwoResults, what_counts
 from .standing import Standing
 
 
@@ -50,6 +50,18 @@ def take(mine: Standing, sender: str, chain: int, result: Result, now: float) ->
     return [*wrong, SendHeld(publisher, result.part), *mine.hand_on(result), *mine.next_phase(result)]
 
 
+def malformed(plan: RoundPlan, result: Result) -> str:
+    """What a result says that no round can have; empty: nothing."""
+    contributors = result.contributors
+    if sorted(set(contributors)) != list(contributors) or any(i >= len(plan.members) for i in contributors):
+        return f"contributors {contributors} of {plan.section} are no list of members"
+    if not contributors or len(result.digests) != len(contributors):
+        return f"a result of {plan.section} without a digest for each contributor"
+    if len(result.factors) not in (0, len(contributors)) or not all(0 <= one <= 1 for one in result.factors):
+        return f"a result of {plan.section} whose factors are not from 0 to 1, one for each"
+    return ""
+
+
 def _forged(mine: Standing, sender: str, part: Part) -> Refuse:
     why = f"a result of part {part.index} that {part.publisher} has not signed"
     return Refuse(sender, why, blocks=True)
@@ -80,7 +92,8 @@ def _regional(mine: Standing, sender: str, result: Result, now: float) -> list[E
     """The sum of another region for a part that this node publishes."""
     current, part, taker = mine.current(), mine.plan.parts[result.part], mine.index[sender]
     if any(part.taker(index) != sender for index in result.contributors):
-        return [Refuse(sender, f"a sum of part {part.index} over members of other regions than that of {sender}")]
+        why = f"a sum of part {part.index} over members of other regions than that of {sender}"
+        return [Refuse(sender, why, blocks=mine.plan.patient)]  # else its region is left out at the deadline
     if (part.index, taker) in current.sums:
         if current.sums[part.index, taker].digest != result.digest:
             return [Refuse(sender, f"two different sums of the region of {sender} in round {current.number}")]

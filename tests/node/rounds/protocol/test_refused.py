@@ -126,27 +126,79 @@ def test_without_signatures_who_sends_nothing_and_counts_something_is_named_with
     """In gradient mode nothing says that the gradient is not finite: the others then have one sum and the liar another,
     or they have none at all. Somebody is out or planned apart, and whoever passes on what another said is not named."""
     group = Group("all_to_all", "none", [1.0] * members, gradient=True)
-    for link in group.links.values():
-        link.begin()
-    for index, (sender, to, header, _) in enumerate(group.mail):
+
+    def empty(sender, header):
         if sender == liar and header.kind == data_pb2.CONTRIBUTION:
             del body_of(header).sizes[:]
-            group.mail[index] = (sender, to, header, b"")
-    group.deliver_all()
-    for _ in range(3):
+            return b""
+        return None
+
+    stands(group, empty)
+    assert {of for _, of in group.given} == {"a"}, "who passes the publisher's word on is not at fault"
+    assert liar in concerned(group), group.given
+
+
+def stands(group, tamper):
+    """Three requests of everybody; ``tamper(sender, header)`` returns other bytes of a message, or None. The round is
+    not complete for all."""
+    for link in group.links.values():
+        link.begin()
+    for _ in range(4):
+        while group.mail:
+            sender, to, header, _ = group.mail[0]
+            other = tamper(sender, header)
+            if other is not None:
+                group.mail[0] = (sender, to, header, other)
+            group.deliver(0)
         group.now += 60.0
         for link in group.links.values():
             link.tick()
-        group.deliver_all()
     assert not all(link.complete for link in group.links.values())
-    assert {of for _, of in group.given} == {"a"}, "who passes the publisher's word on is not at fault"
-    refusals = Refusals()
-    circles = {name: Circle(members - 1, {n: n for n in group.links if n != name}) for name in group.links}
-    verdicts = [
-        refusals.count((by, "1"), (of, "1"), points, circles[of], circles[by])
-        for (by, of), points in group.given.items()
-    ]
-    assert any(one is not None and liar in (one.out, *(one.apart or ())) for one in verdicts), group.given
+
+
+def concerned(group):
+    """Whom a coordinator puts out or plans apart for the points that were given."""
+    refusals, names = Refusals(), list(group.links)
+    circles = {name: Circle(len(names) - 1, {n: n for n in names if n != name}) for name in names}
+    found = set()
+    for (by, of), points in group.given.items():
+        verdict = refusals.count((by, "1"), (of, "1"), points, circles[of], circles[by])
+        if verdict is not None:
+            found |= {verdict.out, *(verdict.apart or ())}
+    return found
+
+
+MALFORMED = {
+    "contributors": lambda body: body.contributors.__setitem__(0, 9),
+    "digests": lambda body: body.digests.pop(),
+    "factors": lambda body: body.factors.append(2.0),
+}
+
+
+@pytest.mark.parametrize("members", [2, 3, 5])
+@pytest.mark.parametrize("how", MALFORMED)
+@pytest.mark.parametrize("pattern", ["publishers", "all_to_all"])
+def test_a_publisher_whose_results_are_none_is_named_within_three_requests(pattern, how, members):
+    group = Group(pattern, "none", [1.0] * members, gradient=True)
+
+    def break_it(sender, header):
+        if sender == "a" and header.kind == data_pb2.RESULT:
+            MALFORMED[how](body_of(header))
+
+    stands(group, break_it)
+    assert "a" in concerned(group), group.given
+
+
+def test_a_region_whose_sum_is_none_is_named_within_three_requests():
+    """The taker d says that its sum is of a member of another region."""
+    group = Group("two_level", "none", [1.0] * 4, gradient=True)
+
+    def break_it(sender, header):
+        if header.kind == data_pb2.RESULT and sender == "d" and list(body_of(header).contributors) == [2, 3]:
+            body_of(header).contributors[:] = [0, 3]
+
+    stands(group, break_it)
+    assert "d" in concerned(group), group.given
 
 
 @pytest.mark.parametrize("pattern", ["publishers", "all_to_all"])
