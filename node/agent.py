@@ -22,7 +22,8 @@ from .io.metrics import check_address, check_free
 from .ipc.pipe import IoEnded
 from .life import Settings, live
 from .owner_signals import TAKEN_AWAY, Terminated, obey_signals
-from .pipeline.island import Island, shared_card
+from .pipeline.inside.meeting import shared_card
+from .pipeline.island import Island
 from .rejoin import Backoff, Crashes, RunOver, mends, wait
 from .rejoin import told as again_told
 

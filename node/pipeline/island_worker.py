@@ -7,31 +7,24 @@ when the other end of the socket is closed, for whatever reason.
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
-import socket
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from ...compress import CodecError
 from ...job.chosen import inside_of, with_chosen
 from ...job.data.facts import Facts
 from ...job.schema import Job
 from ...scheduler import Plan
 from ..device.probe import free_memory, matmul_rate
-from ..ipc.arena import make_file
 from ..models.definition import ModelDefinition
 from ..models.dropout import Draw
 from ..models.factory import model_of
@@ -44,21 +37,16 @@ from ..state.sections.section import Section
 from ..state.stage_state import StageState, layouts_of, residuals_of
 from .inside import carry
 from .inside.box import Box, Boxes
-from .inside.meshes import Meshes
+from .inside.meeting import form_group, remove
 from .inside.rank_rounds import RankRounds
 from .inside.rank_sections import RankSections
+from .inside.words import Words, described, hear, kind_of, receive, say
 
 if TYPE_CHECKING:
     from .sharding import ShardedStages
 
-Words = dict[str, Any]
-
 ALONE_SECONDS = 15.0
 """Seconds after which a rank ends whose part of a common pass failed, unless the first process sends an order."""
-BACKEND = "FARFLUNG_ISLAND_BACKEND"
-"""The environment variable that names the backend of torch.distributed; without it gloo for CPUs, NCCL for CUDA."""
-
-
 COLLECTIVE = frozenset({"group", "place", "base", "share", "forward", "backward", "sum"})
 """The orders in which ranks wait for one another; what a rank does for rounds (``encode`` and others) is its alone."""
 
@@ -268,68 +256,11 @@ class Hand:
         return self._state
 
 
-def form_group(device: torch.device, rank: int, ranks: int, place: str) -> Meshes:
-    """Form the process group of an island. Waits for all ranks. It is not reachable from other machines."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    backend = os.environ.get(BACKEND) or ("nccl" if device.type == "cuda" else "gloo")
-    dist.init_process_group(backend, f"file://{place}", rank=rank, world_size=ranks)
-    return Meshes(device.type)
-
-
-def meeting_place() -> tuple[str, int]:
-    """(path, descriptor) of an empty file by which the ranks of an island find each other; they inherit the descriptor.
-    On Linux the file has no name, so nothing is left of it, however the processes end. The descriptor is never closed:
-    torch's store opens the path once more when it is collected, at any time after the end of the group, and would read
-    (or wait for) what has the descriptor's number by then."""
-    if sys.platform == "linux":
-        made = make_file(0)
-        return f"/proc/self/fd/{made}", made
-    made, path = tempfile.mkstemp(prefix="farflung-island-")
-    return path, made
-
-
-def remove(place: str) -> None:
-    """Remove a meeting place that has a name."""
-    if not place.startswith("/proc/"):
-        Path(place).unlink(missing_ok=True)
-
-
-def described(tensor: Tensor) -> list[Any]:
-    """[shape, dtype's name] of a tensor, for ``receive``."""
-    return [list(tensor.shape), str(tensor.dtype).removeprefix("torch.")]
-
-
-def receive(what: Sequence[Any], device: torch.device, source: int = 0) -> Tensor:
-    """The tensor that rank ``source`` sends. ``what``: its shape and dtype, from ``described``."""
-    tensor = torch.empty(what[0], dtype=getattr(torch, what[1]), device=device)
-    carry.receive(tensor, source)
-    return tensor
-
-
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """The context in which the model's forward pass runs."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.float16 if precision == "fp16" else torch.bfloat16)
-
-
-def say(connection: Connection, words: Words, files: Sequence[int] = ()) -> None:
-    """Send one order or answer, with descriptors of ``files``."""
-    connection.send_bytes(json.dumps({**words, "files": len(files)}).encode())
-    if files:
-        with socket.socket(fileno=os.dup(connection.fileno())) as plain:
-            socket.send_fds(plain, [b"f"], files)
-
-
-def hear(connection: Connection) -> Words:
-    """Receive the next order or answer; its ``files`` are descriptors that belong to the caller. EOFError or OSError
-    when the other side has ended."""
-    words: Words = json.loads(connection.recv_bytes())
-    if count := words["files"]:
-        with socket.socket(fileno=os.dup(connection.fileno())) as plain:
-            _, words["files"], _, _ = socket.recv_fds(plain, 1, count)
-    return words
 
 
 def serve(connection: Connection, hand: Hand) -> None:
@@ -364,15 +295,6 @@ def serve(connection: Connection, hand: Hand) -> None:
         say(connection, answer)
         if tensor is not None:
             carry.send(tensor, 0)
-
-
-ERRORS: Mapping[str, type[Exception]] = {"memory": torch.OutOfMemoryError, "codec": CodecError, "": RuntimeError}
-"""Which exception the first process raises for each kind of an answer's error."""
-
-
-def kind_of(problem: Exception) -> str:
-    """The kind of an error, for the answer."""
-    return next(kind for kind, one in ERRORS.items() if not kind or isinstance(problem, one))
 
 
 def _end_alone(why: str) -> None:

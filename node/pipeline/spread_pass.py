@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..models.stage import Pass, StageModel
 from .inside.grid import Grid
+from .inside.words import Words
 from .island import Island
-from .island_worker import Words
 
 Made = TypeVar("Made")
 

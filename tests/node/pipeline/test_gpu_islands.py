@@ -9,8 +9,8 @@ import os
 import pytest
 from sharded_runs import ONE_STAGE, TWO_STAGES, assert_plain, job_of
 
+from farflung.node.pipeline.inside.meeting import BACKEND
 from farflung.node.pipeline.island import Island
-from farflung.node.pipeline.island_worker import BACKEND
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("nobody_late")]
 

@@ -12,8 +12,8 @@ from windows import Windows, facts_of
 from farflung.job.data.facts import Facts
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
-from farflung.node.pipeline.island import Island, devices_of, shared_card
-from farflung.node.pipeline.island_worker import BACKEND
+from farflung.node.pipeline.inside.meeting import BACKEND, devices_of, shared_card
+from farflung.node.pipeline.island import Island
 from farflung.node.pipeline.spread_pass import SpreadPass
 from farflung.node.state.optimizers.make_optimizer import make_optimizer
 from farflung.node.state.stage_state import StageState

@@ -7,7 +7,7 @@ import pytest
 from plain_loop import plain_losses
 from sharded_runs import DATA, FACTS, GROUP, STEPS, job_of
 
-from farflung.node.pipeline import island as islands
+from farflung.node.pipeline.inside import hands
 from farflung.node.pipeline.island import Island
 from farflung.proto.errors import RunFailed
 from farflung.scheduler import Plan
@@ -29,7 +29,7 @@ WHEN = {
 @pytest.mark.parametrize(("during", "updates"), WHEN.values(), ids=WHEN)
 def test_a_rank_is_killed_and_the_run_goes_on(monkeypatch, during, updates):
     """It is stopped first, so that it is killed with the order in hand, and certainly not after it has answered."""
-    monkeypatch.setattr(islands, "GRACE_SECONDS", 10_000.0)  # it would end the tests' own process
+    monkeypatch.setattr(hands, "GRACE_SECONDS", 10_000.0)  # it would end the tests' own process
     order, seen = Island.order, []
 
     def killing(island, rank, do, *tensors, **words):
