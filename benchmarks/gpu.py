@@ -30,7 +30,7 @@ def commands(tiny: bool) -> dict[str, list[str]]:
     tests = ["-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
     kernels = [] if tiny else ["tests/compress"]  # without a card: in the quick suite
     return {
-        "tests": [*tests, "tests/node/training", *kernels],
+        "tests": [*tests, "tests/node/training", "tests/node/state", *kernels],
         "islands": [*tests, "tests/node/pipeline", "-k", "not rows"],
         "rows": [*tests, "tests/node/pipeline", "-k", "rows"],  # by itself: what torch aborts ends the process
         "kernels": [f"{HERE}/gpu_kernels.py", "kernels", *small, "--json"],

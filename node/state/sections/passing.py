@@ -27,7 +27,7 @@ def passing(
     streams = streams_of(device)
     longest = max((there.stop - there.start for there, _ in pieces), default=0)
     slots = min(slots, len(pieces))
-    rooms = [{name: torch.empty(longest, device=device) for name in moments} for _ in range(slots)]
+    rooms = [{name: torch.empty(longest, dtype=torch.float32, device=device) for name in moments} for _ in range(slots)]
     raw = [
         {name: torch.empty(longest, device=device, dtype=one.dtype) for name, one in moments.items()}
         if any(one.dtype != torch.float32 for one in moments.values())
