@@ -88,6 +88,7 @@ MODES = [
     Mode("delta, chunked top-k, residual bf16, overlap 1, 4 nodes", 4, delta(SPARSE, 1, every=5, **HALVES), True, True),
     Mode("delta, chunked top-k, residual bf16, overlap 2, 4 nodes", 4, delta(SPARSE, 2, every=5, **HALVES), True, True),
     Mode("delta, int4, overlap 1, 4 nodes", 4, delta("int4"), publishers=True),
+    Mode("delta, int4, residual bf16, overlap 1, 4 nodes", 4, delta("int4", **HALVES), publishers=True),
     Mode("delta, none, overlap 1, 2 nodes", 2, delta("none")),
     Mode("delta, none, overlap 1, 4 nodes", 4, delta("none"), publishers=True),
 ]

@@ -245,7 +245,8 @@ class Updates(Table):
         default=False, description="true or false: contributions are masked, only their sums are seen (codec intsgd)"
     )
     residual: Annotated[Literal["fp32", "bf16"], choice("fp32", "bf16")] = Field(
-        default="fp32", description="fp32, bf16: what an error feedback is kept in (not one that stays in the weights)"
+        default="fp32",
+        description="fp32, bf16: what error feedbacks and server errors are kept in (not what stays in the weights)",
     )
     block: int = Field(
         default=65536, ge=256, le=2**26, multiple_of=8, description="elements of a block, a multiple of 8"

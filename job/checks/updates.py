@@ -82,6 +82,8 @@ def _no_residual(job: Job) -> str:
         return "without agreed rounds, which send weights"
     if updates.codec == "none":
         return 'with codec "none", which leaves nothing out'
-    if updates.mode == "delta" and "feedback=true" not in updates.codec.replace(" ", ""):
-        return "in delta mode with a codec without feedback=true: what it leaves out stays in the weights"
+    explicit = updates.mode == "gradient" or "feedback=true" in updates.codec.replace(" ", "")
+    if not explicit and updates.pattern == "all_to_all":
+        why = "what a codec without feedback=true leaves out stays in the weights, and nobody publishes sums"
+        return f"in delta mode with pattern all_to_all: {why}"
     return ""

@@ -112,9 +112,11 @@ class Island(Hands):
             )
         if job.train.offload_kind in ("optimizer", "parameters"):
             raise FarflungError(
-                f'train.offload = "{job.train.offload_kind}" does not run on several devices of one node',
-                "join with each device as a node of its own (--device cuda:0, --device cuda:1, ...), or train with "
-                'offload = "moments"',
+                f'train.offload = "{job.train.offload_kind}" does not run on several devices of one node: each of them '
+                "would copy all weights out of main memory",
+                "join with each device as a node of its own (--device cuda:0, --device cuda:1, ...), or leave offload "
+                'out and write inside = "fsdp" under [parallel]: each device then has a piece of the weights, and what '
+                "the optimiser and the rounds change lies in main memory anyway",
             )
         self._definition, self.rows = None, self.ranks
         if job.parallel.inside != "ddp":

@@ -39,7 +39,7 @@ def error_copies(updates: Mapping[str, Any], codec: str, pattern: str, members: 
     if pattern not in PUBLISHED or not carries:
         return own
     heavy = members * bits_of(codec) >= 32  # then old and new server error coexist until the result is applied
-    return own + (2.0 if heavy else 1.0) / members
+    return own + width * (2.0 if heavy else 1.0) / members
 
 
 def message_copies(

@@ -50,10 +50,12 @@ class Aggregator:
         section, plan = encoder.section, encoder.terms.plan
         self._device = section.g.device
         self._empty: Callable[[int], Tensor] = partial(torch.empty, device=self._device)
-        """Makes a server error, or the centre. If an island's ranks keep the section, it lies outside of this process,
-        as the section does."""
+        self._residuals, dtype = section.residuals, section.residuals.dtype
+        self._room_for_error: Callable[[int], Tensor] = partial(torch.empty, device=self._device, dtype=dtype)
+        """Makes the centre, or, in the dtype of residuals, a server error. If an island's ranks keep the section, it
+        lies outside of this process, as the section does."""
         if section.room is not None:
-            self._empty = away
+            self._empty, self._room_for_error = away, partial(away, dtype=dtype)
         centered = self.terms.robust.kind == "centered"
         self.center = self._empty(section.g.numel()).zero_() if centered else None
         """The centre that contributions are clipped towards: the last update D, fp32 [numel]; None: zero."""
@@ -203,7 +205,7 @@ class Aggregator:
         keeps = part.index in self.errors or self.terms.keeps_errors(round)
         # If the contributions take less memory than the error, keep them and compute the error when it is needed.
         light = sum(sum(sent.sizes) for _, sent in counted) < 4 * (part.stop - part.start)
-        after = self._empty(part.stop - part.start if keeps and not light else 0)
+        after = self._room_for_error(part.stop - part.start if keeps and not light else 0)
         pieces, lost = segments(part), xxhash.xxh3_64()
 
         def blobs() -> Iterator[Blob]:
@@ -218,16 +220,17 @@ class Aggregator:
                 whole = b"".join(blob)
                 yield (whole,)
                 compress.add(whole, total, -1.0, known=True)
-                lost.update(tensor_bytes(total))
+                left = self.kept_error(total, here.start, round)
+                lost.update(tensor_bytes(left))
                 if not light:
-                    after[here.start - part.start : here.stop - part.start] = total
+                    after[here.start - part.start : here.stop - part.start] = left
 
         made = contribution_of(blobs(), len(pieces), self._encoder.place)
         self._leave(after, self.errors.get(part.index))
         if len(made.sizes) < len(pieces):
             return None
         if keeps and light:
-            self._published[part.index] = partial(self._error_after, part, sources, made)
+            self._published[part.index] = partial(self._error_after, round, part, sources, made)
         elif keeps:
             self._made[part.index] = after
             self._published[part.index] = partial(self._made.pop, part.index)
@@ -238,17 +241,21 @@ class Aggregator:
         total, error = self.sum(sources, here), self.errors.get(part.index)
         return total if error is None else total.add_(error[here.start - part.start : here.stop - part.start])
 
-    def _error_after(self, part: Part, sources: Sources, made: Contribution) -> Tensor:
+    def kept_error(self, left: Tensor, start: int, round: int) -> Tensor:
+        """What is kept of a segment of a server error after a round: on all members that compute it the same."""
+        return self._residuals.kept(left, f"{self._encoder.section.layout.section}/error", start, round)
+
+    def _error_after(self, round: int, part: Part, sources: Sources, made: Contribution) -> Tensor:
         """The server error after a published sum; reuses the old one's buffer if no audit needs that."""
         error = self.errors.get(part.index)
         after = error
         if after is None or self.error_shown(part.index):
-            after = self._empty(part.stop - part.start)
+            after = self._room_for_error(part.stop - part.start)
         for start, blob in blobs_of(made.payload, made.sizes, part, part.publisher).items():
             here = segment_at(part, start)
             total = self._with_error(part, sources, here)
             compress.add(blob, total, -1.0, known=True)
-            after[here.start - part.start : here.stop - part.start] = total
+            after[here.start - part.start : here.stop - part.start] = self.kept_error(total, here.start, round)
         self._leave(after, error)
         return after
 
@@ -289,6 +296,6 @@ class Aggregator:
             for here in segments(part):
                 first, end = max(here.start, at), min(here.stop, at + vector.numel())
                 if first < end:
-                    own = error[first - part.start : end - part.start] * factor
+                    own = error[first - part.start : end - part.start].float() * factor
                     vector[first - at : end - at].add_(own.to(vector.device))
             leave(error)

@@ -16,6 +16,7 @@ import xxhash
 from torch import Tensor
 
 from .... import compress
+from ....compress.codec import tensor_bytes
 from ....compress.specs.spec import spec_feedback
 from ....job.tables.outer import Outer
 from ....job.tables.robust import Robust
@@ -343,5 +344,5 @@ class Exchange:
 
 
 def error_digest(error: Tensor | None) -> int:
-    """The digest that a result carries of its publisher's server error fp32 [n]; 0: no error."""
-    return 0 if error is None else xxhash.xxh3_64_intdigest(error.detach().cpu().contiguous().numpy().data)
+    """The digest that a result carries of its publisher's server error [n], as it is kept; 0: no error."""
+    return 0 if error is None else xxhash.xxh3_64_intdigest(tensor_bytes(error.detach()))

@@ -64,6 +64,7 @@ class Auditor:
     def __init__(self, exchange: Exchange, share: float, dice: Callable[[], float] | None = None) -> None:
         """``share``: the fraction of a publisher's traffic that audits may add; 0: no audits."""
         self.exchange, self.plan = exchange, exchange.plan
+        self._dtype = exchange.section.residuals.dtype
         self._others = set(self.plan.members) - {self.plan.members[exchange.me]}
         exchange.aggregator.error_shown = self._may_show
         self._possible = self.plan.pattern == "publishers" and self.exchange.terms.robust.kind != "centered"
@@ -102,7 +103,7 @@ class Auditor:
         size = self.exchange.encoder.size_of(part) or sum(result.result.sizes)
         one, members = self.plan.parts[part], len(self.plan.members)
         length = one.stop - one.start
-        shown = (members + 1) * size + (4 * length if result.before else 0)
+        shown = (members + 1) * size + (self._dtype.itemsize * length if result.before else 0)
         whole = size * sum(other.stop - other.start for other in self.plan.parts_in(round)) / length
         sends = 2 * (members - 1) / members * whole
         if self._dice() >= self._share * sends / shown / (members - 1):
@@ -222,9 +223,9 @@ class Auditor:
         if sources.factors != told.factors:
             return "it drew contributions in by other factors than the robust average does"
         device = exchange.section.g.device
-        error = bytes_tensor(before, torch.float32, device) if len(before) else None
-        keeps = exchange.terms.keeps_errors(round)
-        left = torch.zeros(part.stop - part.start, device=device) if keeps or error is not None else None
+        error = bytes_tensor(before, self._dtype, device) if len(before) else None
+        keeps, length = exchange.terms.keeps_errors(round), part.stop - part.start
+        left = torch.zeros(length, device=device, dtype=self._dtype) if keeps or error is not None else None
         away = whole = 0.0
         for here, blob in zip(segments(part), published, strict=True):
             inside = slice(here.start - part.start, here.stop - part.start)
@@ -234,7 +235,9 @@ class Auditor:
             made = b"".join(exchange.encoder.encode(total, round, here.start, PUBLISHER))
             whole += float(torch.linalg.vector_norm(total)) ** 2
             if left is not None:
-                compress.add(blob, left[inside].copy_(total), -1.0)
+                lost = total.clone()
+                compress.add(blob, lost, -1.0)
+                left[inside] = exchange.aggregator.kept_error(lost, here.start, round)
             if made != bytes(blob):
                 compress.decode_into(blob, total)
                 compress.add(made, total, -1.0)

@@ -1,4 +1,5 @@
-"""How a node's residuals are kept: in fp32, or in bf16 with stochastic rounding (``updates.residual``).
+"""How a node's residuals (error feedbacks and server errors) are kept: in fp32, or in bf16 with stochastic rounding
+(``updates.residual``).
 
 In bf16 every change of one is made in fp32 and rounded up or down with the probabilities that make the mean right: an
 error feedback to which a round adds less than a 256th of itself would not change if it were rounded to nearest (Gupta

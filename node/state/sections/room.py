@@ -77,9 +77,10 @@ def room_for(count: int, vectors: int) -> Room:
     return Room(vectors * (-(-4 * count // PAGE) + 1) * PAGE + PAGE)
 
 
-def away(count: int) -> Tensor:
-    """A vector fp32 [count] of zeros in a room of its own, which no process keeps: call `leave` after each use."""
+def away(count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A vector [count] of zeros, of at most 4 bytes an element, in a room of its own, which no process keeps: call
+    `leave` after each use."""
     room = Room(max(PAGE, 4 * count))
-    made = room.zeros(count)
+    made = room.zeros(count, dtype)
     weakref.finalize(made, room.let_go)  # keeps the room as long as the vector
     return made
