@@ -89,6 +89,7 @@ METHODS: dict[str, Method] = {
     ),
     "gradient, cocktail": Method({"mode": "gradient", "codec": f"{COCKTAIL},feedback=true"}),
     # Where its gap to one optimiser is from: four bits in a part of the run, the first or the last.
+    "in fifths, none": Method(delta("none", 5, 1, fragments=5, block=24_576)),
     "eden in fifths, 4 bits first": Method(
         delta(EDEN1, 5, 1, fragments=5, block=24_576), remedy=Remedy(codecs=((0.2, EDEN4),))
     ),
