@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from ..job.changes import refused_changes
 from ..job.checks.whole import job_mistakes
-from ..job.chosen import MICROBATCH_KEY, RECOMPUTE_KEY, left_open, microbatch_of, mistakes
+from ..job.chosen import MICROBATCH_KEY, OFFLOAD_KEY, RECOMPUTE_KEY, left_open, microbatch_of, mistakes
 from ..job.data.facts import Facts
 from ..job.schema import SECURE_MEMBERS, CheckCodec, Job
 from ..proto.control_pb2 import View
@@ -171,6 +171,8 @@ def _wrong_trials(job: Job, plan: Plan) -> Iterator[str]:
             yield f"its plan tries microbatches of {size}, which the job and its shares do not allow"
         if trial.recompute is not None and RECOMPUTE_KEY not in wanted:
             yield f"its plan tries {RECOMPUTE_KEY}, which the job does not leave to it"
+        if trial.recompute is False and plan.chosen.get(OFFLOAD_KEY) == "parameters":
+            yield f'its plan tries {RECOMPUTE_KEY} = false, which does not go with {OFFLOAD_KEY} = "parameters"'
 
 
 def _may_have(job: Job, codec: str) -> bool:

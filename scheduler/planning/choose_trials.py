@@ -18,7 +18,8 @@ from ..timing.depth import in_flight
 from ..timing.estimate import Cut, Estimator
 from ..trials import Trial, Tuning
 from ..workloads.layers import beside, held_by_stage, stage_memory
-from ..workloads.settled import as_chosen, settled
+from ..workloads.offload import PARAMETERS
+from ..workloads.settled import OFFLOAD_KEY, as_chosen, settled
 from ..workloads.workload import Workload
 from .replan import placement_of
 
@@ -28,7 +29,8 @@ memory."""
 
 
 def held(workload: Workload, current: Plan | None) -> Workload:
-    """The workload with what was measured in the plan in force: its microbatch and recompute are no longer open."""
+    """The workload with what was measured in the plan in force: its microbatch and recompute are no longer open. Where
+    nothing is computed again, blocks' weights can't pass through the device (`offloaded`)."""
     if current is None or current.tuning is None or not current.tuning.measured:
         return workload
     size, again = current.chosen.get(MICROBATCH), current.chosen.get(RECOMPUTE)
@@ -39,7 +41,8 @@ def held(workload: Workload, current: Plan | None) -> Workload:
         recompute=None if again is None else bool(again),
         microbatch=None if size is None else int(size),
     )
-    return replace(only, intervals=workload.intervals, schedules=workload.schedules, offloads=workload.offloads)
+    offloads = tuple(one for one in workload.offloads if one.kind != PARAMETERS or only.recompute)
+    return replace(only, intervals=workload.intervals, schedules=workload.schedules, offloads=offloads)
 
 
 def with_trials(network: Network, workload: Workload, made: Plan, current: Plan | None) -> Plan:
@@ -109,7 +112,7 @@ def _others(workload: Workload, made: Plan) -> Iterator[Trial]:
         for size in known[max(0, at - 1) : at] + known[at + 1 : at + 2]:
             if all(count * own.microbatch % size == 0 for count in made.microbatches):
                 yield Trial(size, own.recompute)
-    if workload.auto_recompute:
+    if workload.auto_recompute and made.chosen.get(OFFLOAD_KEY) != PARAMETERS:  # which has to compute again
         yield Trial(own.microbatch, not own.recompute)
 
 

@@ -115,6 +115,22 @@ def test_a_view_tries_only_what_the_job_leaves_open(trials, sentence):
         read(fixed, [[2, None], [4, None]], {})
 
 
+def test_a_view_whose_blocks_weights_pass_tries_nothing_that_keeps_them():
+    job = job_with(train={"batch": 12, "microbatch": 2, "recompute": "auto", "offload": "auto"})
+    fixed = job_with(train={"batch": 12, "microbatch": 2})
+    plan = json.loads(view_of(fixed, pipelines=1).plan)
+    tried = [{"microbatch": 2, "recompute": again, "in_flight": []} for again in (True, False)]
+    tuning = {"trials": tried, "why": "", "broken": 0, "measured": False}
+
+    def read(kind):
+        text = json.dumps({**plan, "chosen": {"train.offload": kind, "train.recompute": True}, "tuning": tuning})
+        return promises_of(job).read_view(view_of(fixed, plan=text, pipelines=1, job=job.model_dump_json()))
+
+    assert len(read("optimizer")[0].tuning.trials) == 2
+    with pytest.raises(Broken, match="does not go with"):
+        read("parameters")
+
+
 def two_stages(job):
     return view_of(job, stages=2)
 

@@ -121,6 +121,22 @@ def test_islands_and_pieces_are_left_alone():
     assert with_trials(network(), work, replace(found, pieces=(1,) * len(found.pipelines)), None).tuning is None
 
 
+def test_weights_that_pass_are_always_computed_with_again():
+    work = jobs.workload_of(
+        {
+            "model": {**JOB["model"], "layers": 6},
+            "train": {"batch": 2, "microbatch": 1, "recompute": "auto", "offload": "auto"},
+            "parallel": {"stages": 1, "pipelines": 2},
+        }
+    )
+    found, roomy = made(network("ab", memory=8e7), work), made(network("ab", memory=1e9), work)
+    assert found.chosen == {"train.offload": "parameters", "train.recompute": True} and found.tuning is None
+    known = decided(roomy, {0: Found(1.0), 1: Found(1.0)})
+    assert known.chosen == {"train.offload": "none", "train.recompute": False}
+    with pytest.raises(PlanError):  # then the search takes all that the job leaves open
+        plan(network("ab", memory=1.1e8), held(work, known), time_limit=TIME)
+
+
 # ---- the next plan -------------------------------------------------------------------------------
 
 
