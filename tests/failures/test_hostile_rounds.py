@@ -2,6 +2,7 @@
 
 import math
 import struct
+import threading
 import zlib
 
 import numpy as np
@@ -199,8 +200,9 @@ def test_a_lying_publisher_stops_the_round_until_it_is_out(mode, lie):
 
 @pytest.mark.parametrize("mode", ["delta", "gradient"])
 def test_who_contributes_one_thing_to_the_publisher_and_another_to_the_rest_is_named_by_all(mode):
-    """And the round goes on, with what the publisher counted: nobody waits, and every weight has the same bits."""
-    made = identities(NAMES)
+    """And the round goes on, with what the publisher counted: nobody waits, and every weight has the same bits.
+    Who gets the other contribution after the round has nothing to compare: so the result leaves after both."""
+    made, lied_to, told = identities(NAMES), set(), threading.Event()
 
     def tamper(hub, sender, to, header, data):
         if sender == "d" and to in ("b", "c") and header.kind == data_pb2.CONTRIBUTION and body_of(header).round == 4:
@@ -209,7 +211,13 @@ def test_who_contributes_one_thing_to_the_publisher_and_another_to_the_rest_is_n
             body_of(header).signature = signer.signed(
                 "d", body_of(header).section, body_of(header).round, body_of(header).part, sent
             ).signature
+            hub.wires[to].events.put(Received("d", header, changed))
+            lied_to.add(to)
+            if lied_to == {"b", "c"}:
+                told.set()
             return changed
+        if sender == "a" and header.kind == data_pb2.RESULT and body_of(header).round == 4:
+            told.wait(60)
         return data
 
     hub = start(job_of(mode, pattern="all_to_all"), tamper, made=made)
