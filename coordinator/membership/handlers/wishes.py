@@ -61,7 +61,7 @@ def go_on(given: Given, state: State, event: s.GoOn, now: float) -> Result:
 
 def change_job(given: Given, state: State, event: s.Changed, now: float) -> Result:
     """A person changed a key of the job (``farflung coordinator set``)."""
-    return begin_anew(replace(state, job=event.job), event.why, now)
+    return begin_anew(replace(state, job=event.job, tuned=None), event.why, now)  # a plan of the job before
 
 
 def save(given: Given, state: State, event: s.Save, now: float) -> Result:
