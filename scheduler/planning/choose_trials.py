@@ -53,13 +53,11 @@ def with_trials(network: Network, workload: Workload, made: Plan, current: Plan 
     if not (workload.sizes or workload.auto_recompute):
         return made
     before = None if current is None else current.tuning
-    if current is None or before is None:
-        return replace(made, tuning=_tuning(network, workload, made, 0))
-    lost = [node for node in current.nodes if node not in network.index]
-    broken = before.broken + bool(before.trials and lost)
-    if _same_shape(made, current):
+    broken = 0 if before is None else before.broken
+    ended = broken >= MOST_BROKEN
+    if current is not None and before is not None and _same_shape(made, current) and not (ended and before.trials):
         return made if made.tuning == before else replace(made, tuning=before)
-    if broken >= MOST_BROKEN:
+    if ended:
         why = f"nothing more is tried: nodes were lost during trials, {broken} times"
         return replace(made, tuning=Tuning((), why, broken))
     return replace(made, tuning=_tuning(network, workload, made, broken))
@@ -78,11 +76,11 @@ def _same_shape(made: Plan, current: Plan) -> bool:
 
 
 def _tuning(network: Network, workload: Workload, made: Plan, broken: int) -> Tuning | None:
-    """None where nothing else can be tried: microbatches in pieces fit only just, and an island's processes would have
-    to be told of each trial."""
+    """None, or no trials, where nothing else can be tried: microbatches in pieces fit only just, and an island's
+    processes would have to be told of each trial."""
     islands = any(network.devices[network.index[node]].ranks > 1 for node in made.nodes)
     if made.pieces or islands:
-        return None
+        return Tuning(broken=broken) if broken else None
     trials: list[Trial] = [_own(workload, made)]
     said: list[str] = []
     for one in _others(workload, made):
@@ -93,7 +91,7 @@ def _tuning(network: Network, workload: Workload, made: Plan, broken: int) -> Tu
             said.append(f"{one.name} is not tried: {why}")
         else:
             trials.append(deep)
-    if len(trials) == 1 and not said:
+    if len(trials) == 1 and not (said or broken):
         return None
     return Tuning(tuple(trials) if len(trials) > 1 else (), "; ".join(said), broken)
 

@@ -154,14 +154,29 @@ def test_what_was_measured_holds_while_the_shape_is_the_same_and_longer():
     assert held(replace(work, sizes=work.sizes[-1:]), best).sizes, "another job than the one that was measured"
 
 
-def test_nodes_that_are_lost_during_trials_end_them_in_the_end():
-    all_of, few = made(network(), job()), made(network("ab"), replace(job(), pipelines=1))
-    current = all_of
+def lost(found):
+    return replace(found, tuning=replace(found.tuning, broken=found.tuning.broken + 1))
+
+
+def test_nodes_that_are_lost_during_trials_end_them_in_the_end_even_if_they_are_back_at_once():
+    net, work = network(), job()
+    current = made(net, work)
     for number in range(1, MOST_BROKEN + 1):
-        fewer = with_trials(network("ab"), job(), replace(few, tuning=None), current)
-        assert fewer.tuning.broken == number and bool(fewer.tuning.trials) == (number < MOST_BROKEN)
-        current = with_trials(network(), job(), replace(all_of, tuning=None), fewer)
+        assert current.tuning.trials
+        current = with_trials(net, work, replace(current, tuning=None), lost(current))
+        assert current.tuning.broken == number
     assert not current.tuning.trials and f"lost during trials, {MOST_BROKEN} times" in current.tuning.why
+    assert with_trials(net, work, replace(current, tuning=None), current).tuning == current.tuning
+
+
+def test_a_shape_in_which_nothing_can_be_tried_forgets_no_lost_node():
+    work = job()
+    whole = made(network(), work)
+    pieces = replace(whole, tuning=None, pieces=(1,) * len(whole.pipelines))
+    between = with_trials(network(), work, pieces, lost(whole))
+    assert between.tuning == Tuning(broken=1)
+    again = with_trials(network(), work, replace(whole, tuning=None), between)
+    assert again.tuning.broken == 1 and again.tuning.trials
 
 
 # ---- hostile plans -------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from ..phases.flushing import check_flushed
 from ..phases.training import look_at_training
 from ..phases.verdict import Found, PutOut, SetAside
 from ..state import DONE, FLUSHING, PREPARING, TRAINING, WAITING, Node, Result, State
+from .tuning import lost_in
 
 AT_ONCE = 64
 """Up to this many nodes, the phase is checked at each answer; with more, once a tick."""
@@ -40,7 +41,7 @@ def missing(given: Given, state: State, node: Node, sentence: str, now: float) -
     if state.phase == TRAINING and state.view and in_view(state, node.name, state.view, node.session):
         training = set(state.view.plan.nodes)
         if node.name in training and training - set(state.finished):
-            return begin(state, sentence, now)
+            return begin(lost_in(state), sentence, now)
         return check_finished(given, state, now)
     if state.phase == PREPARING and change and node.name in change.awaited:
         assert state.pinned is not None

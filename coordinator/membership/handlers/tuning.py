@@ -21,3 +21,13 @@ def tuned(given: Given, state: State, event: s.Tuned, now: float) -> Result:
     said = s.Say("waiting", "", event.why)
     state = replace(state, view=view, why=f"view {view.number} trains: {view.why}")
     return state, [s.KeepView(view, event.why), said]
+
+
+def lost_in(state: State) -> State:
+    """A node of the view that trains is lost. If the view's trials are not decided, one may have taken the node's
+    memory: the plan remembers it, even where the node is back before the next plan is made."""
+    view = state.view
+    if view is None or view.plan.tuning is None or not view.plan.tuning.trials:
+        return state
+    tuning = replace(view.plan.tuning, broken=view.plan.tuning.broken + 1)
+    return replace(state, view=replace(view, plan=replace(view.plan, tuning=tuning)))

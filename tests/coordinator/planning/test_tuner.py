@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from membership_script import Script, planner, view_of
+from membership_script import Script, holding, planner, view_of
 
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.machine import Membership
@@ -125,6 +125,27 @@ def test_who_is_gone_by_then_has_no_place():
     script(s.Left("d", "d1", "gone"))
     sent = view_of(script, "abc", 5)
     assert "d" not in sent.plan.nodes and sent.plan.nodes and script.state.tuned is None
+
+
+def test_a_node_that_is_lost_during_trials_is_remembered_even_if_it_is_back_at_once():
+    script, asked = trains(), []
+
+    def counting(names, current, broken):
+        asked.append(current.tuning.broken)
+        return replace(planner(names, current, broken), **KEPT)
+
+    script.machine = Membership(counting)
+    script(s.Joined("d", "d2", "d:1"))
+    assert script.state.phase == FLUSHING
+    script(*(holding(script, name, 5) for name in "abc"))
+    assert set(asked) == {1}
+
+
+def test_a_plan_of_the_job_before_is_not_taken():
+    script = trains()
+    better = decided(script.state.view.plan, {0: F(0.4), 1: F(0.2), 2: F(0.4)})
+    script(s.Tuned(script.state.view.number, better, "1 is faster"), s.Changed("{}", "another codec"))
+    assert view_of(script, "abcd", 5).plan == replace(planner("abcd", None, ()), **KEPT)
 
 
 def test_verdicts_of_views_that_are_over_change_nothing():
