@@ -50,15 +50,22 @@ class Tuner:
         known[node] = (report.seconds, report.peak_bytes)
         if len(self._steps) < plan.tuning.steps or any(len(one) < len(plan.nodes) for one in self._steps.values()):
             return None
-        return self._ended(decided(plan, self._found(plan)))
+        self._plan, best = None, decided(plan, self._found(plan))
+        assert best.tuning is not None
+        return Verdict(best, best.tuning.why)
 
     def failed(self, node: str, view: int, step: int, why: str) -> Verdict | None:
-        """A node could not compute a trial. None where its report is of no trial, or of the plan's own choice."""
+        """A node could not compute a trial; a verdict each time, as none is taken up before the view trains. None where
+        its report is of no trial, or of the plan's own choice."""
         plan = self._plan
         if plan is None or plan.tuning is None or view != self._view or node not in plan:
             return None
         index = plan.tuning.at(step - self._begin)
-        return self._ended(without(plan, index, f"{node} {why}"), anew=True) if index else None
+        if not index:
+            return None
+        less = without(plan, index, f"{node} {why}")
+        assert less.tuning is not None
+        return Verdict(less, less.tuning.why, anew=True)
 
     def _found(self, plan: Plan) -> dict[int, Found]:
         assert plan.tuning is not None
@@ -68,8 +75,3 @@ class Tuner:
             whole = max(seconds for seconds, _ in reported), max(peak for _, peak in reported)
             counted.setdefault(plan.tuning.at(at) or 0, []).append(whole)
         return {index: found_of(steps) for index, steps in counted.items()}
-
-    def _ended(self, plan: Plan, anew: bool = False) -> Verdict:
-        assert plan.tuning is not None
-        self._plan = None
-        return Verdict(plan, plan.tuning.why, anew)

@@ -72,6 +72,9 @@ def test_a_trial_that_takes_too_much_memory_is_left_out_and_the_others_begin_aga
     assert made.failed("b", VIEW - 1, BEGIN + 3, "no") is None and made.failed("z", VIEW, BEGIN + 3, "no") is None
     verdict = made.failed("b", VIEW, BEGIN + 3, "has too little memory for it")
     assert verdict.anew and verdict.plan == without(PLAN, 2, "b has too little memory for it")
+    again = made.failed("d", VIEW, BEGIN + 3, "the same")  # the first may have come before the view trained
+    assert again.anew and again.plan == without(PLAN, 2, "d the same")
+    made.enter(VIEW + 1, verdict.plan, BEGIN)
     assert made.failed("d", VIEW, BEGIN + 3, "the same") is None
 
 
