@@ -17,7 +17,8 @@ from ..member.view_member import ViewMember
 
 AGAIN_S = 5.0
 """Seconds after which a node says once more that it could not compute a trial."""
-_SAYS = ("out of memory", "can't allocate memory", "not enough memory")
+_SAYS = ("out of memory", "can't allocate memory", "not enough memory", "STATUS_ALLOC_FAILED")
+"""The last one is what libraries of CUDA say, for which torch has a plain RuntimeError."""
 
 
 class Trying:

@@ -109,4 +109,5 @@ def test_what_counts_as_too_little_memory():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 60)
     assert is_out_of_memory(caught.value)
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
     assert not is_out_of_memory(RuntimeError("a shape is wrong")) and not is_out_of_memory(ValueError("out of memory"))
