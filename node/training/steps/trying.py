@@ -51,9 +51,9 @@ class Trying:
         """A step begins."""
         at = self._index(step)
         if at is not None:
-            again = self._trial(step).recompute
-            for model in self._state.models:
-                model.recompute = model.recompute if again is None else again
+            if (again := self._trial(step).recompute) is not None:
+                for model in self._state.models:
+                    model.recompute = again
             if self._counts:
                 torch.cuda.reset_peak_memory_stats(self._view.context.device)
         elif self._index(step - 1) is not None:
