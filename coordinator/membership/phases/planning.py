@@ -29,7 +29,7 @@ def plan_of(given: Given, state: State, names: tuple[str, ...], current: Plan | 
         ready = tuple(name for name in willing if name not in behind)
         if wanted is not None and {*wanted.nodes, *wanted.spares} == set(ready):
             plan = wanted  # it was made for exactly these nodes, and they hold the state for their places
-        elif (tuned := state.tuned) is not None and {*tuned.nodes, *tuned.spares} - {*behind, *without} == set(ready):
+        elif (tuned := state.tuned) is not None and _all_there(tuned, ready, {*behind, *without}):
             plan = replace(tuned, spares={name: why for name, why in tuned.spares.items() if name in ready})
         elif ready:
             plan = search(given, state, ready, current)
@@ -41,6 +41,11 @@ def plan_of(given: Given, state: State, names: tuple[str, ...], current: Plan | 
         plan, behind = search(given, state, willing, current), {}
     spares = {**plan.spares, **behind, **without}
     return plan if spares == plan.spares else replace(plan, spares=spares)
+
+
+def _all_there(plan: Plan, ready: tuple[str, ...], kept_out: set[str]) -> bool:
+    """Whether all nodes of a plan may train, and all others that may are its spares."""
+    return set(plan.nodes) <= set(ready) and {*plan.nodes, *plan.spares} - kept_out == set(ready)
 
 
 def cannot_train_without(given: Given, state: State, names: set[str]) -> bool:

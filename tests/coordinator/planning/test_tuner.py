@@ -149,6 +149,12 @@ def test_a_plan_of_the_job_before_is_not_taken():
     better = decided(script.state.view.plan, {0: F(0.4), 1: F(0.2), 2: F(0.4)})
     script(s.Tuned(script.state.view.number, better, "1 is faster"), s.Changed("{}", "another codec"))
     assert view_of(script, "abcd", 5).plan == replace(planner("abcd", None, ()), **KEPT)
+def test_who_gives_up_its_place_meanwhile_is_a_spare_and_the_others_train():
+    script = trains()
+    better = decided(script.state.view.plan, {0: F(0.4), 1: F(0.2), 2: F(0.4)})
+    script(s.Tuned(script.state.view.number, better, "1 is faster"), s.Leaving("d", "d1", "its owner stops it"))
+    sent = view_of(script, "abcd", 5)
+    assert set(sent.plan.nodes) <= set("abc") and "d" in sent.plan.spares and script.state.tuned is None
 
 
 def test_verdicts_of_views_that_are_over_change_nothing():
