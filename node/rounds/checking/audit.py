@@ -199,6 +199,8 @@ class Auditor:
         before = pieces[-1]
         if (_digest([before]) if len(before) else 0) != entry.before:
             raise NotShown("another server error than the result before left")
+        if len(before) not in (0, wanted := self._dtype.itemsize * (one.stop - one.start)):
+            return f"it keeps a server error of {len(before)} bytes, where the part's has {wanted}"
         sent = [
             (i, Contribution(tuple(some), tuple(map(len, some)), 0)) for i, some in zip(who, blobs[1:], strict=True)
         ]

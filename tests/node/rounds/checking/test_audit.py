@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+import xxhash
 from round_group import NUMEL, Group
 
 from farflung.job.tables.robust import Robust
@@ -113,6 +114,23 @@ def test_a_server_error_that_the_sum_did_not_leave_is_a_lie():
     group.round()
     assert {(node, points) for node, points, _ in group.points} == {("a", PROVEN)}
     assert all("what it keeps as server error" in why for _, _, why in group.points)
+
+
+@pytest.mark.parametrize("length", [3, 4, 4000])
+def test_a_server_error_of_another_length_is_a_lie(length):
+    """Whoever named it in the round before shows it: its digest is right, and nobody's process ends."""
+    group, wrong = Audited(curious=""), bytes(length)
+    named = xxhash.xxh3_64_intdigest(wrong)
+    lying(group, lambda exchange, round, result: dataclasses.replace(result, error=named))
+    group.round()
+    assert not group.points
+    auditor = group.links["a"].auditor
+    shown = auditor.shown
+    auditor.shown = lambda round, part: [*shown(round, part)[:-1], wrong]
+    group.links["c"].auditor._dice = lambda: 0.0
+    group.round()
+    assert {(node, points) for node, points, _ in group.points} == {("a", PROVEN)}
+    assert all(f"a server error of {length} bytes" in why for _, _, why in group.points)
 
 
 def test_factors_of_a_robust_average_that_are_none_are_a_lie():
