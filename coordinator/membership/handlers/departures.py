@@ -30,6 +30,8 @@ def remove(given: Given, state: State, node: Node, why: str, now: float) -> Resu
     sentence = f"{node.name} left: {why}"
     stepped = {name: when for name, when in state.stepped.items() if name != node.name}
     state = replace(state, nodes=nodes, why=sentence, unplannable=frozenset(), stepped=stepped)
+    if state.tuned is not None and node.name in state.tuned:
+        state = replace(state, tuned=None)  # who comes under this name may be another machine
     effects: list[s.Effect] = [s.Say("left", node.name, why), s.Fence(node.name, node.session, sentence)]
     state, more = missing(given, state, node, sentence, now)
     return state, effects + more

@@ -149,6 +149,25 @@ def test_a_plan_of_the_job_before_is_not_taken():
     better = decided(script.state.view.plan, {0: F(0.4), 1: F(0.2), 2: F(0.4)})
     script(s.Tuned(script.state.view.number, better, "1 is faster"), s.Changed("{}", "another codec"))
     assert view_of(script, "abcd", 5).plan == replace(planner("abcd", None, ()), **KEPT)
+
+
+def test_who_comes_back_meanwhile_may_be_another_machine_and_is_planned_anew():
+    script, asked = trains(), []
+
+    def counting(names, current, broken):
+        asked.append(names)
+        return replace(planner(names, current, broken), **KEPT)
+
+    script.machine = Membership(counting)
+    better = decided(script.state.view.plan, {0: F(0.4), 1: F(0.2), 2: F(0.4)})
+    script(s.Tuned(script.state.view.number, better, "1 is faster"))
+    script(s.Left("d", "d1", "gone"), s.Joined("d", "d2", "d:1"), s.Hello("d", "d2", 0), s.Measured("d", "d2"))
+    script(*(s.Left(name, name + "1", "gone") for name in "abc")).join(*"abc", session="2")
+    script(*(s.Measured(name, name + "2") for name in "abc")).wait(40)
+    script(*(s.Flushed(name, name + "2", script.state.change.number, 5, 5) for name in "abcd"))
+    assert asked and script.state.phase == "preparing" and script.state.pinned.plan.chosen == KEPT["chosen"]
+
+
 def test_who_gives_up_its_place_meanwhile_is_a_spare_and_the_others_train():
     script = trains()
     better = decided(script.state.view.plan, {0: F(0.4), 1: F(0.2), 2: F(0.4)})
