@@ -92,6 +92,18 @@ def rewritten(header, data, change):
     return np.frombuffer(bytes(blob), dtype=np.uint8)
 
 
+def spoilt_by(who):
+    """A tamper: in most steps, a member says that its gradient is not finite."""
+
+    def tamper(hub, sender, to, header, data):
+        if sender == who and header.kind == data_pb2.CONTRIBUTION and 3 <= body_of(header).round < STEPS:
+            del body_of(header).sizes[:]
+            return data[:0]
+        return data
+
+    return tamper
+
+
 def assert_sound(hub, names):
     for name in names:
         for section in hub.trainers[name].state.sections.values():
@@ -138,13 +150,7 @@ def test_a_lie_in_gradient_mode_costs_the_step_and_nothing_else():
 def test_who_says_in_every_step_that_its_gradient_is_not_finite_is_named_and_put_out(monkeypatch):
     monkeypatch.setattr(spoilers, "PATIENCE", 4)
 
-    def tamper(hub, sender, to, header, data):
-        if sender == "d" and header.kind == data_pb2.CONTRIBUTION and 3 <= body_of(header).round < STEPS:
-            del body_of(header).sizes[:]
-            return data[:0]
-        return data
-
-    hub = start(job_of("gradient", pattern="publishers"), tamper)
+    hub = start(job_of("gradient", pattern="publishers"), spoilt_by("d"))
     wait_until(lambda: verdicts(hub))
     assert verdicts(hub)[0].out == "d", verdicts(hub)
     outcome = hub.finish(NAMES)
@@ -159,13 +165,7 @@ def test_a_pipeline_that_says_so_in_every_step_is_named_and_none_of_its_nodes_is
     """c's gradient came through d, which may have spoilt it."""
     monkeypatch.setattr(spoilers, "PATIENCE", 4)
 
-    def tamper(hub, sender, to, header, data):
-        if sender == "c" and header.kind == data_pb2.CONTRIBUTION and 3 <= body_of(header).round < STEPS:
-            del body_of(header).sizes[:]
-            return data[:0]
-        return data
-
-    hub = start(job_of("gradient", pattern="publishers"), tamper, plan=PIPES)
+    hub = start(job_of("gradient", pattern="publishers"), spoilt_by("c"), plan=PIPES)
     outcome = hub.finish(NAMES)
     assert not hub.errors
     named = [one for one in outcome.warnings if "spoils steps" in one]
@@ -186,10 +186,10 @@ def test_a_lying_publisher_stops_the_round_until_it_is_out(mode, lie):
             return rewritten(header, data, change)
         return data
 
-    hub = start(job_of(mode, pattern="publishers"), tamper)
+    # No audits: one is drawn now and then, and names d for the same lie in its own words.
+    hub = start(job_of(mode, pattern="publishers", audit=0.0), tamper)
     wait_until(lambda: any("cannot be applied" in text for _, text in said(hub)))
-    refused = [(node, text) for node, text in said(hub) if "cannot be applied" in text]  # an audit may name it too
-    assert all(node == "d" and why in text for node, text in refused), refused
+    assert all(why in text for node, text in said(hub) if node == "d"), said(hub)
     rest = ["a", "b", "c"]
     hub.change(Plan(pipelines=(("a",), ("b",), ("c",)), stages=((0, 3),), microbatches=(2, 2, 2)), rest)
     outcome = hub.finish(rest)
