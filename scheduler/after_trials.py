@@ -8,10 +8,10 @@ from statistics import median
 
 from .plans import Plan
 from .trials import Trial
+from .workloads.settled import MICROBATCH_KEY, RECOMPUTE_KEY
 
 FASTER = 0.05
 """Another trial replaces the plan's own choice if its steps take less time by this part."""
-MICROBATCH, RECOMPUTE = "train.microbatch", "train.recompute"
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ def chosen(plan: Plan, index: int, why: str) -> Plan:
 
 
 def with_trial(plan: Plan, trial: Trial) -> Plan:
-    """The plan with the choice of a trial: each pipeline's samples stay. MICROBATCH must be in the plan's choices where
-    the trial has other microbatches."""
+    """The plan with the choice of a trial: each pipeline's samples stay. MICROBATCH_KEY must be in the plan's choices
+    where the trial has other microbatches."""
     choices = dict(plan.chosen)
     microbatches = plan.microbatches
-    if MICROBATCH in choices:
-        size = int(choices[MICROBATCH])
+    if MICROBATCH_KEY in choices:
+        size = int(choices[MICROBATCH_KEY])
         microbatches = tuple(count * size // trial.microbatch for count in microbatches)
-        choices[MICROBATCH] = trial.microbatch
+        choices[MICROBATCH_KEY] = trial.microbatch
     if trial.recompute is not None:
-        choices[RECOMPUTE] = trial.recompute
+        choices[RECOMPUTE_KEY] = trial.recompute
     return replace(plan, microbatches=microbatches, chosen=choices, in_flight=trial.in_flight)

@@ -24,7 +24,17 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-TEMPLATE = """\
+_DELTA = """\
+mode = "delta"                  # compressed changes of weights; or gradient, data-parallel SGD: `--mode gradient`
+every = 5                       # steps between two rounds of a weight; or "auto" (fragments = 1): as few as links allow
+fragments = 5                   # parts of the weights that take turns, one in each round: here a round a step
+overlap = 1                     # steps that a round may be in flight: 0 waits for it, 1 hides it; or "auto"
+codec = "eden:bits=1,biased=true"    # `farflung codecs` lists them; or "auto": as gentle as the links allow
+dense_rounds = 20               # the first rounds go uncompressed
+"""
+
+TEMPLATE = (
+    """\
 # A farflung job: what to train. Start it with `farflung run {name}` (everything on this machine), or with
 # `farflung coordinator start {name}`, which prints the line that other machines join with.
 # A line that begins with "# key =" shows a key and its default or an example.{hardware}
@@ -64,13 +74,9 @@ min_nodes = {nodes:<19} # the run starts when this many nodes have joined
 
 [updates]
 # What settings cost in loss: docs/quality.md; of the same bits, optimizer = "muon" made the most there.
-mode = "delta"                  # compressed changes of weights; or gradient, data-parallel SGD: `--mode gradient`
-every = 5                       # steps between two rounds of a weight; or "auto" (fragments = 1): as few as links allow
-fragments = 5                   # parts of the weights that take turns, one in each round: here a round a step
-overlap = 1                     # steps that a round may be in flight: 0 waits for it, 1 hides it; or "auto"
-codec = "eden:bits=1,biased=true"    # `farflung codecs` lists them; or "auto": as gentle as the links allow
-dense_rounds = 20               # the first rounds go uncompressed
-
+"""
+    + _DELTA
+    + """
 [activations]
 forward = "auto"                # as little as each link needs: none, bf16, int8, or aqsgd:bits=4; or a codec
 backward = "int8"
@@ -83,6 +89,7 @@ to = "checkpoints"              # a folder, relative to the state folder
 [eval]
 sets = []                       # other data to evaluate on: tables [[eval.sets]], see docs/how-to/evaluate.md
 """
+)
 
 _GRADIENT = """\
 mode = "gradient"               # exactly data-parallel SGD, a round each step; or delta: `--mode delta`
@@ -92,7 +99,7 @@ overlap = 0                     # of gradient: 0; the round begins within the ba
 codec = "auto"                  # none, bf16 or int8, as gentle as the links allow; or one that `farflung codecs` lists
 dense_rounds = 0                # so many first rounds go uncompressed
 """
-"""What the template's table ``updates`` has for that mode."""
+"""What the template's table ``updates`` has for that mode, instead of _DELTA."""
 
 _FAMILY = """\
 family = "gpt2"                 # gpt2 | llama | mistral | qwen2 | qwen3 | olmo2 | smollm3 | granite | phi3 | gpt_neox
@@ -184,9 +191,7 @@ def write(
             tokenizer = f"{folder}   # a folder that AutoTokenizer loads"
     if mode not in ("delta", "gradient"):
         raise FarflungError(f"--mode {mode} is none; allowed: delta, gradient")
-    template = TEMPLATE
-    if mode == "gradient":
-        template = re.sub(r'^mode = "delta".*?(?=\n\[activations\])', _GRADIENT, TEMPLATE, flags=re.M | re.S)
+    template = TEMPLATE.replace(_DELTA, _GRADIENT) if mode == "gradient" else TEMPLATE
     text = template.format(
         name=shlex.quote(str(path)),
         stem=f'"{run_name(path)}"',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +39,11 @@ def altered(node: Node, **changes: Any) -> Node:
 
 def put(state: State, node: Node) -> State:
     return replace(state, nodes={**state.nodes, node.name: node})
+
+
+def kept_apart(state: State, pairs: Set[tuple[str, str]]) -> State:
+    """The state in which no plan has these pairs (names in order) in one group, nor one that was made before."""
+    return replace(state, broken=state.broken | pairs, tuned=None, unplannable=frozenset())
 
 
 def beaten(state: State, beats: s.Beats, now: float) -> State:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..after_trials import MICROBATCH, RECOMPUTE, with_trial
+from ..after_trials import with_trial
 from ..networks.network import Network
 from ..plans import Plan
 from ..search.shapes import size_text
@@ -19,7 +19,7 @@ from ..timing.estimate import Cut, Estimator
 from ..trials import Trial, Tuning
 from ..workloads.layers import beside, held_by_stage, stage_memory
 from ..workloads.offload import PARAMETERS
-from ..workloads.settled import OFFLOAD_KEY, as_chosen, settled
+from ..workloads.settled import MICROBATCH_KEY, OFFLOAD_KEY, RECOMPUTE_KEY, as_chosen, settled
 from ..workloads.workload import Workload
 from .replan import placement_of
 
@@ -33,7 +33,7 @@ def held(workload: Workload, current: Plan | None) -> Workload:
     nothing is computed again, blocks' weights can't pass through the device (`offloaded`)."""
     if current is None or current.tuning is None or not current.tuning.measured:
         return workload
-    size, again = current.chosen.get(MICROBATCH), current.chosen.get(RECOMPUTE)
+    size, again = current.chosen.get(MICROBATCH_KEY), current.chosen.get(RECOMPUTE_KEY)
     if workload.sizes and size not in [one.microbatch for one in workload.sizes]:
         return workload  # the job was changed
     only = settled(
@@ -71,7 +71,7 @@ def _same_shape(made: Plan, current: Plan) -> bool:
         and made.microbatches == current.microbatches
         and made.schedule == current.schedule
         and made.pieces == current.pieces
-        and all(made.chosen.get(key) == current.chosen.get(key) for key in (MICROBATCH, RECOMPUTE))
+        and all(made.chosen.get(key) == current.chosen.get(key) for key in (MICROBATCH_KEY, RECOMPUTE_KEY))
     )
 
 
@@ -97,8 +97,8 @@ def _tuning(network: Network, workload: Workload, made: Plan, broken: int) -> Tu
 
 
 def _own(workload: Workload, made: Plan) -> Trial:
-    again = made.chosen.get(RECOMPUTE)
-    size = int(made.chosen.get(MICROBATCH, workload.microbatch))
+    again = made.chosen.get(RECOMPUTE_KEY)
+    size = int(made.chosen.get(MICROBATCH_KEY, workload.microbatch))
     return Trial(size, None if again is None else bool(again), made.in_flight)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from .. import signals as s
 from ..given import Given
-from ..members import in_view, put
+from ..members import in_view, kept_apart, put
 from ..phases.beginning import begin_anew
 from ..phases.training import compare_histories
 from ..state import TRAINING, Result, State
@@ -82,5 +82,5 @@ def plan_apart(given: Given, state: State, event: s.Apart, now: float) -> Result
     pair = (min(event.name, event.peer), max(event.name, event.peer))
     if pair in state.broken:
         return state, []
-    state = replace(state, broken=state.broken | {pair}, tuned=None, unplannable=frozenset())
+    state = kept_apart(state, {pair})
     return begin_anew(state, event.why, now, [s.Say("warning", event.name, event.why)])

@@ -11,7 +11,7 @@ from ..faults.majority import Split, split
 from ..faults.unreadable import apart
 from ..faults.waits import aside
 from ..given import Given
-from ..members import put
+from ..members import kept_apart, put
 from ..resuming.last_checkpoint import NOT_DONE, Last, Unstored, last_of
 from ..state import DONE, TRAINING, Result, State
 from .beginning import begin, go_back
@@ -95,7 +95,7 @@ def tie_at_end(state: State, found: Split, step: int, now: float) -> Result:
         stop = s.SendStop(everybody, clash, failed=True)
         return state, [stop, s.Fail(clash, "the checkpoints before the end are good: see `farflung status`")]
     if state.ties_at_end:
-        state = replace(state, broken=state.broken | pairs, tuned=None, unplannable=frozenset())
+        state = kept_apart(state, pairs)
         clash += " again: they are planned apart"
     return go_back(replace(state, ties_at_end=state.ties_at_end + 1), clash, step, now)
 

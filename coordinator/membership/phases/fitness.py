@@ -9,7 +9,7 @@ from .. import signals as s
 from ..faults.majority import Split, split
 from ..faults.unreadable import apart, cannot_read, judged
 from ..given import Given
-from ..members import expected_bases, leaves, no_place, trains
+from ..members import expected_bases, kept_apart, leaves, no_place, trains
 from ..resuming.resume import planned_nodes
 from ..state import DONE, TRAINING, Change, Result, State
 from .beginning import go_back
@@ -116,7 +116,7 @@ def disagreed(state: State, found: Split, now: float) -> Result:
             s.Fail(why, "this is a fault of farflung: report it"),
         ]
     if count == _DISAGREEMENTS:
-        state = replace(state, broken=state.broken | apart(found.camps), tuned=None, unplannable=frozenset())
+        state = kept_apart(state, apart(found.camps))
         clash += " again: they are planned apart"
     state = replace(state, disagreements=count)
     view = state.pinned

@@ -229,11 +229,10 @@ def contribute(rest: Rest, state: StageState, plan: Plan, me: str) -> float:
         for name, x in section.layout.views(section.x):
             if name in known and REST + name in rest.tensors:
                 x.add_((rest.tensors[REST + name] * (rest.beside[name][1] / share)).to(x.device))
-        offsets = section.layout.offsets
-        for name, start, stop in zip(section.layout.names, offsets, offsets[1:], strict=False):
+        for name, here in section.layout.slices():
             if name in known and FEEDBACK + name in rest.tensors:
                 scale = 1.0 if state.gradient else rest.beside[name][1] / share
-                with section.feeding(slice(start, stop)) as fed:
+                with section.feeding(here) as fed:
                     fed.add_((rest.tensors[FEEDBACK + name] * scale).to(fed.device).view(-1))
         for kind, vector in section.moments.items():
             for name, values in section.of_moments.views(vector):

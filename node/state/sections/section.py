@@ -68,6 +68,11 @@ class Layout:
         where = zip(self.names, pairwise(self.offsets), strict=True)
         return [name for name, (first, end) in where if first < stop and end > start]
 
+    def slices(self) -> Iterator[tuple[str, slice]]:
+        """Each parameter's name, and where it lies in the vector."""
+        for name, (start, stop) in zip(self.names, pairwise(self.offsets), strict=True):
+            yield name, slice(start, stop)
+
     def blocks(self, size: int) -> list[tuple[int, int]]:
         """The vector cut into ranges of ``size`` elements. They depend on the model alone, not on membership."""
         return [(start, min(start + size, self.numel)) for start in range(0, self.numel, size)]

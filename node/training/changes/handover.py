@@ -113,11 +113,9 @@ def add(view: ViewMember, handed: Mapping[str, Tensor]) -> None:
         for section_name, section in view.state.sections.items():
             if handed.keys().isdisjoint(section.layout.names):
                 continue
-            layout = section.layout
-            for name, start, stop in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
+            for name, here in section.layout.slices():
                 if name in handed:
                     more = handed[name].to(section.x.device).view(-1) / _counts(view, section_name)
-                    here = slice(start, stop)
                     with section.feeding(here) if view.gradient else nullcontext(section.x[here]) as values:
                         values.add_(more)
             section.leave()

@@ -241,18 +241,15 @@ def _carry_local(context: NodeContext, new: StageState, held: Sequence[StageStat
     old: dict[str, tuple[Section, slice]] = {}
     moments: dict[tuple[str, str], torch.Tensor] = {}  # by kind and parameter
     for section in (section for state in held for section in state.sections.values()):
-        layout = section.layout
-        for name, start, stop in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
-            old.setdefault(name, (section, slice(start, stop)))
+        for name, here in section.layout.slices():
+            old.setdefault(name, (section, here))
         for kind, vector in section.moments.items():
             for name, values in section.of_moments.views(vector):
                 moments.setdefault((kind, name), values)
     lacking: list[str] = []
     for section_name, section in new.sections.items():
-        layout = section.layout
         weight = share_of(plan, section_name, context.name) if agreed else 0.0
-        for name, start, stop in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
-            here = slice(start, stop)
+        for name, here in section.layout.slices():
             if name not in old:
                 lacking.append(name)
                 continue
