@@ -23,8 +23,8 @@ from farflung.node.data.dataset import Tokens
 from farflung.node.models.factory import model_of
 from farflung.node.models.weights.pretrained import initial_weights, weights_of
 
-from .gpu_run import make_tokenizer, sources
 from .quality import prepared
+from .text import make_tokenizer, sources
 
 TEMPLATE = (
     "{% for m in messages %}{{ '<s>' + m['role'] + '\n' }}{% if m['role'] == 'assistant' %}"

@@ -4,6 +4,7 @@
     python -m benchmarks.codec_losses --size 1m          of `benchmarks.equal_loss run --size 1m`, where it has run with
                                                          all seeds; of quality the modes of which it has no codec
     python -m benchmarks.codec_losses --size byte --run  before, runs the settings of advice that have not run
+    --text T   of the lines of this text, else of the first that has any: losses on two texts do not compare
 
 Each setting is compared with one optimiser on the whole batch, seed by seed; where two settings have the same mode,
 interval and codec (other overlap, fragments or dense rounds) the first of the bench counts. Settings with an outer
@@ -65,12 +66,13 @@ def of_quality() -> Iterator[dict[str, Any]]:
             yield row(updates, losses, base, first["parameters"], first["steps"], command)
 
 
-def of_equal_loss(size: str) -> Iterator[dict[str, Any]]:
-    own = [one for one in rows() if (one["size"], one["steps"]) == (size, SIZES[size].steps) and one["seed"] in SEEDS]
+def of_equal_loss(size: str, text: str | None) -> Iterator[dict[str, Any]]:
+    lines = rows(size, text, SIZES[size].steps)
+    own = [one for one in lines if one["steps"] == SIZES[size].steps and one["seed"] in SEEDS]
     base = {one["seed"]: one["loss"] for one in own if one["method"] == BASELINE}
     untuned = ladders()
     for name, method in {**{name: method for name, (method, _) in untuned.items()}, **METHODS}.items():
-        rate = untuned[name][1] if name in untuned else best_rate(size, name, SIZES[size].steps)
+        rate = untuned[name][1] if name in untuned else best_rate(lines, name, SIZES[size].steps)
         runs = [one for one in own if (one["method"], one["rate"]) == (name, rate)]
         plain = not method.train and method.remedy is None and "outer" not in method.updates
         if len(runs) == len(SEEDS) == len(base) and plain:
@@ -109,6 +111,7 @@ def run_ladders(size: str, only: str, minutes: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", help="of benchmarks.equal_loss, before benchmarks.quality")
+    parser.add_argument("--text", help="of benchmarks.equal_loss: the text whose lines count")
     parser.add_argument("--run", action="store_true", help="run what has not run yet")
     parser.add_argument("--only", default="", help="run: settings whose name matches this regular expression")
     parser.add_argument("--minutes", type=float, default=math.inf, help="run: begin no run after that")
@@ -116,7 +119,7 @@ def main() -> None:
     if options.run:
         run_ladders(options.size, options.only, options.minutes)
     table: dict[tuple[str, int, str], dict[str, Any]] = {}
-    for one in of_equal_loss(options.size) if options.size else ():
+    for one in of_equal_loss(options.size, options.text) if options.size else ():
         table.setdefault((one["mode"], one["every"], one["codec"]), one)
     # Percentages of two benches do not compare: of each mode and interval, codecs are of one.
     done = {(mode, every) for mode, every, codec in table if codec != "none"}

@@ -11,9 +11,11 @@
     --size tiny|byte|byte-llama|1m|5m|25m|124m   --minutes M: begin no run after that   --only NAME   --steps N
     --device cuda:0   --rates R...   tune: these alone
     --tuned N   run, table, picture: the rate that was best with N steps, where the grid of longer runs is too dear
+    --text T    what shows results: the lines of this text, else of the first that has any at this size and length
 
-The text is the Python of the standard library and of the installed packages (100 MB in a development environment),
-its tokens a byte-pair encoding of 4,096 made of it, each read once. Real trainers, rounds and codecs in one process
+The text is the Python of the standard library, where that is too little also of the installed packages, its tokens a
+byte-pair encoding of 4,096 made of it, each read once. Losses on two texts do not compare, so that every line names its
+text by the first digits of its SHA-256. Real trainers, rounds and codecs in one process
 (farflung.testing.loopback), four pipelines of one stage; bits are those of payloads and headers a node sent, divided
 by parameters and steps. Each run is a line of benchmarks/results/equal_loss.jsonl with the command that repeats it; a
 run whose line is there is not made again, so that all can be stopped and continued at any time.
@@ -40,9 +42,9 @@ from farflung.job.schema import Job
 from farflung.node.data.dataset import Dataset, Tokens
 
 from .equal_loss_methods import BASELINE, METHODS
-from .gpu_run import in_pieces, make_tokenizer, sources
 from .members import simulated
 from .quality import prepared, shape_of, train
+from .text import digest, in_pieces, make_tokenizer, sources
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "equal_loss.jsonl"
@@ -81,8 +83,8 @@ class Size:
 BYTE_GRID = (5e-3, 1e-2)
 SIZES = {
     "tiny": Size(2, 32, 64, 16, 300, 4),
-    "byte": Size(2, 64, 64, 16, 1000, 8, grid=BYTE_GRID, looped=True),
-    "byte-llama": Size(2, 64, 64, 16, 1000, 8, grid=BYTE_GRID, looped=True, family="llama"),
+    "byte": Size(2, 64, 64, 16, 1000, 17, grid=BYTE_GRID, looped=True),
+    "byte-llama": Size(2, 64, 64, 16, 1000, 17, grid=BYTE_GRID, looped=True, family="llama"),
     "1m": Size(4, 96, 128, 32, 4_000, 80),
     "5m": Size(6, 224, 256, 32, 8_000, 250),
     "25m": Size(8, 480, 512, 64, 10_000, 340, True),
@@ -135,6 +137,7 @@ class Bench:
         self.name, self.size, self.folder, self.device, self.tuned = name, SIZES[name], folder, device, tuned
         self.until = time.monotonic() + 60 * minutes
         (folder / "text.txt").write_text(text := sources(self.size.text * 1_000_000))
+        self.text = digest(text)
         self.known: dict[int, tuple[Facts, Dataset]] = {}
         self.made: tuple[Facts, dict[str, bytes]] | None = None
         if not self.size.looped:
@@ -142,8 +145,8 @@ class Bench:
 
     def lose(self, method: str, seed: int, rate: float, steps: int) -> dict[str, Any] | None:
         """The run's line, made if it isn't there yet; None where there is no time to make it."""
-        wanted = {"size": self.name, "method": method, "seed": seed, "rate": rate, "steps": steps}
-        for row in rows():
+        wanted = {"size": self.name, "text": self.text, "method": method, "seed": seed, "rate": rate, "steps": steps}
+        for row in self.rows():
             if all(row[key] == value for key, value in wanted.items()):
                 return row
         if time.monotonic() > self.until:
@@ -166,6 +169,10 @@ class Bench:
             flush=True,
         )
         return row
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The lines of this size and text."""
+        return rows(self.name, self.text)
 
     def _prepared(self, job: Job) -> tuple[Facts, dict[str, bytes]]:
         """Facts and artifacts, which all runs of a size share: the same data and shape; a run sets its own steps."""
@@ -203,20 +210,29 @@ class Bench:
         }
 
 
-def rows() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+def rows(size: str, text: str | None = None, steps: int | None = None) -> list[dict[str, Any]]:
+    """The lines of a size and one text: of ``text``, else of the first that has a line (of ``steps`` steps, if given),
+    as losses on two texts do not compare."""
+    if not RESULTS.exists():
+        return []
+    of_size = [row for row in map(json.loads, RESULTS.read_text().splitlines()) if row["size"] == size]
+    texts = (row["text"] for row in of_size if steps in (None, row["steps"]))
+    chosen = text or next(texts, None)
+    return [row for row in of_size if row["text"] == chosen]
 
 
-def best_rate(size: str, method: str, steps: int, tuned: int | None = None) -> float | None:
-    """Of the grid, where all of it was tried on the seed for that with ``tuned`` steps, if given, else ``steps``."""
+def best_rate(lines: list[dict[str, Any]], method: str, steps: int, tuned: int | None = None) -> float | None:
+    """Of the grid, where all of it was tried on the seed for that with ``tuned`` steps, if given, else ``steps``;
+    ``lines``: of one size and text."""
     steps = tuned or steps
     tried = {
         row["rate"]: row["loss"]
-        for row in rows()
-        if (row["size"], row["method"], row["steps"], row["seed"]) == (size, method, steps, TUNED_ON)
+        for row in lines
+        if (row["method"], row["steps"], row["seed"]) == (method, steps, TUNED_ON)
     }
     finite = {rate: loss for rate, loss in tried.items() if math.isfinite(loss)}
-    return min(finite, key=finite.__getitem__) if len(tried) >= len(SIZES[size].grid) and finite else None
+    whole = bool(finite) and len(tried) >= len(SIZES[lines[0]["size"]].grid)
+    return min(finite, key=finite.__getitem__) if whole else None
 
 
 def named(size: Size, only: str) -> list[str]:
@@ -231,7 +247,7 @@ def tune(bench: Bench, steps: int, only: str, rates: tuple[float, ...]) -> None:
 
 def run(bench: Bench, steps: int, only: str) -> None:
     for seed, method in itertools.product(SEEDS, named(bench.size, only)):
-        rate = best_rate(bench.name, method, steps, bench.tuned)
+        rate = best_rate(bench.rows(), method, steps, bench.tuned)
         if rate is None:
             print(f"{method}: its learning rate is not found yet (tune)", flush=True)
         else:
@@ -249,14 +265,13 @@ def flat(bench: Bench) -> None:
         steps, before = 2 * steps, row["loss"]
 
 
-def found(size: str, steps: int, tuned: int | None = None) -> dict[str, list[dict[str, Any]]]:
-    """The lines of each method that count: its best rate, the seeds of the table."""
+def found(lines: list[dict[str, Any]], steps: int, tuned: int | None = None) -> dict[str, list[dict[str, Any]]]:
+    """Of the lines of one size and text those of each method that count: its best rate, the seeds of the table."""
     out: dict[str, list[dict[str, Any]]] = {}
     for method in METHODS:
-        rate = best_rate(size, method, steps, tuned)
-        for row in rows():
-            key = row["size"], row["method"], row["steps"], row["rate"]
-            if key == (size, method, steps, rate) and row["seed"] in SEEDS:
+        rate = best_rate(lines, method, steps, tuned)
+        for row in lines:
+            if (row["method"], row["steps"], row["rate"]) == (method, steps, rate) and row["seed"] in SEEDS:
                 out.setdefault(method, []).append(row)
     return out
 
@@ -276,10 +291,12 @@ def against(lines: list[dict[str, Any]], base: list[dict[str, Any]]) -> tuple[fl
     return (statistics.mean(shares), interval(shares)) if shares else (math.nan, math.nan)
 
 
-def table(size: str, steps: int, tuned: int | None = None) -> None:
+def table(size: str, steps: int, text: str | None, tuned: int | None = None) -> None:
     """A claim without an interval is none: a method of one seed has a dash there."""
-    known = found(size, steps, tuned)
-    print(f"\n{size}, {steps} steps, {SIZES[size].batch * SIZES[size].context * steps:,} tokens\n")
+    of_text = rows(size, text, steps)
+    known = found(of_text, steps, tuned)
+    tokens = SIZES[size].batch * SIZES[size].context * steps
+    print(f"\n{size}, {steps} steps, {tokens:,} tokens of text {of_text[0]['text'] if of_text else '-'}\n")
     print("| method | learning rate | seeds | validation loss | against one optimiser | bits | of fp16's bytes |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for method, lines in known.items():
@@ -297,11 +314,11 @@ def shown(half: float, digits: int) -> str:
     return "-" if math.isnan(half) else f"{half:.{digits}f}"
 
 
-def tried(size: str, steps: int) -> None:
+def tried(size: str, steps: int, text: str | None) -> None:
     """What is known of each method on the seed of tuning, which no claim rests on."""
     runs: dict[str, dict[float, dict[str, Any]]] = {}
-    for row in rows():
-        if (row["size"], row["steps"], row["seed"]) == (size, steps, TUNED_ON) and row["method"] in METHODS:
+    for row in rows(size, text, steps):
+        if (row["steps"], row["seed"]) == (steps, TUNED_ON) and row["method"] in METHODS:
             runs.setdefault(row["method"], {})[row["rate"]] = row
     grid = SIZES[size].grid
     print(f"| method | bits | {' | '.join(f'at {rate:g}' for rate in grid)} |")
@@ -311,12 +328,12 @@ def tried(size: str, steps: int) -> None:
         print(f"| {method} | {next(iter(of.values()))['bits']:.3f} | {losses} |")
 
 
-def lengths(size: str) -> None:
+def lengths(size: str, text: str | None) -> None:
     """What the methods that ran at several lengths lose on the seed of tuning, beside one optimiser with the same rate
     and length. No method has its rate tuned at each length, so the columns are no claim."""
     runs: dict[str, dict[tuple[float, int], float]] = {}
-    for row in rows():
-        if (row["size"], row["seed"]) == (size, TUNED_ON) and row["method"] in METHODS:
+    for row in rows(size, text):
+        if row["seed"] == TUNED_ON and row["method"] in METHODS:
             runs.setdefault(row["method"], {})[row["rate"], row["steps"]] = row["loss"]
     base = runs.get(BASELINE, {})
     columns = sorted({steps for (_, steps) in base})
@@ -336,26 +353,26 @@ def _beside(loss: float | None, base: float | None) -> str:
     return f"{loss:.4f}" if base in (None, loss) else f"{loss:.4f} ({100 * (loss / base - 1):+.1f} %)"
 
 
-def gaps(size: str, tuned: int) -> dict[str, list[tuple[int, float, float]]]:
+def gaps(lines: list[dict[str, Any]], tuned: int) -> dict[str, list[tuple[int, float, float]]]:
     """(steps, percentage above one optimiser of that length, half of its 95 % interval) of the methods that ran with
     all seeds at several lengths; up to ``tuned`` steps each at the rate of its length, then at that of ``tuned``."""
     out: dict[str, list[tuple[int, float, float]]] = {}
-    for steps in sorted({row["steps"] for row in rows() if row["size"] == size}):
-        known = found(size, steps, tuned if steps > tuned else None)
-        for method, lines in known.items():
-            if method != BASELINE and len(lines) == len(known.get(BASELINE, [])) == len(SEEDS):
-                out.setdefault(method, []).append((steps, *against(lines, known[BASELINE])))
+    for steps in sorted({row["steps"] for row in lines}):
+        known = found(lines, steps, tuned if steps > tuned else None)
+        for method, of in known.items():
+            if method != BASELINE and len(of) == len(known.get(BASELINE, [])) == len(SEEDS):
+                out.setdefault(method, []).append((steps, *against(of, known[BASELINE])))
     return {method: points for method, points in out.items() if len(points) > 1}
 
 
-def lengths_picture(size: str, tuned: int) -> None:
+def lengths_picture(size: str, text: str | None, tuned: int) -> None:
     import matplotlib
 
     matplotlib.use("svg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 4.5))
-    for method, points in gaps(size, tuned).items():
+    for method, points in gaps(rows(size, text), tuned).items():
         steps, means, halves = zip(*points, strict=True)
         axes.errorbar(steps, means, halves, fmt="o-", capsize=3, label=method)
     axes.axhline(0, color="black", linewidth=0.8, linestyle=":")
@@ -366,14 +383,14 @@ def lengths_picture(size: str, tuned: int) -> None:
     figure.savefig(LENGTHS, metadata={"Date": None})
 
 
-def picture(size: str, steps: int) -> None:
+def picture(size: str, steps: int, text: str | None) -> None:
     import matplotlib
 
     matplotlib.use("svg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 5.5))
-    for number, (method, lines) in enumerate(found(size, steps).items()):
+    for number, (method, lines) in enumerate(found(rows(size, text, steps), steps).items()):
         losses = [row["loss"] for row in lines]
         mean, half = statistics.mean(losses), interval(losses)
         color = "tab:red" if "muon" in method else "tab:blue"
@@ -402,20 +419,21 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, help="other than the size's")
     parser.add_argument("--tuned", type=int, help="the learning rates are those that were best with so many steps")
+    parser.add_argument("--text", help="what shows results: the text whose lines count")
     arguments = parser.parse_args()
     steps = arguments.steps or SIZES[arguments.size].steps
     torch.set_num_threads(1)
     if arguments.what == "table":
-        table(arguments.size, steps, arguments.tuned)
+        table(arguments.size, steps, arguments.text, arguments.tuned)
     elif arguments.what == "tried":
-        tried(arguments.size, steps)
+        tried(arguments.size, steps, arguments.text)
     elif arguments.what == "lengths":
-        lengths(arguments.size)
+        lengths(arguments.size, arguments.text)
     elif arguments.what == "picture":
         if arguments.tuned:
-            lengths_picture(arguments.size, arguments.tuned)
+            lengths_picture(arguments.size, arguments.text, arguments.tuned)
         else:
-            picture(arguments.size, steps)
+            picture(arguments.size, steps, arguments.text)
     else:
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(arguments.size, Path(folder), arguments.device, arguments.minutes, arguments.tuned)

@@ -15,11 +15,9 @@ import argparse
 import contextlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 import time
@@ -33,6 +31,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import functional
+
+from farflung.benchmarks.text import in_pieces, make_tokenizer, sources
 
 RATE = 6e-4
 FIRST = 5
@@ -62,36 +62,6 @@ class Size:
 
 CARD = Size("cuda:0", 40_000_000, 16_384, 50_257, 12, 768, 12, 1024, 32, 8, 45.0)
 TINY = Size("cpu", 400_000, 300, 512, 2, 32, 2, 32, 8, 2, 4.0, 300.0)
-
-
-def sources(length: int) -> str:
-    """So many bytes of Python, the files in an order drawn from a seed."""
-    places = {sysconfig.get_paths()[name] for name in ("stdlib", "purelib")}
-    files = sorted(path for place in places for path in Path(place).rglob("*.py"))
-    random.Random(1).shuffle(files)
-    parts, have = [], 0
-    for path in files:
-        part = path.read_text(encoding="utf-8", errors="replace")
-        parts.append(part)
-        have += len(part)
-        if have >= length:
-            break
-    return "\n".join(parts)[:length]
-
-
-def in_pieces(text: str) -> list[str]:
-    return [text[at : at + 100_000] for at in range(0, len(text), 100_000)]
-
-
-def make_tokenizer(folder: Path, pieces: list[str], vocabulary: int) -> Any:
-    """A byte-pair encoding of these texts; in ``folder`` as transformers saves one."""
-    from tokenizers import ByteLevelBPETokenizer
-    from transformers import PreTrainedTokenizerFast
-
-    made = ByteLevelBPETokenizer()
-    made.train_from_iterator(pieces, vocabulary, special_tokens=["<end>"], show_progress=False)
-    PreTrainedTokenizerFast(tokenizer_object=made._tokenizer, eos_token="<end>").save_pretrained(folder)
-    return made
 
 
 def tokenized(folder: Path, size: Size) -> np.ndarray[Any, np.dtype[np.uint16]]:

@@ -1,11 +1,12 @@
 """Loss against the bytes between four stages, in training that reads each token once: codecs, and model.subspace.
 
     python -m benchmarks.subspace [--steps 600] [--seeds 1] [--only NAME]     train what is not known yet
-    python -m benchmarks.subspace --table                                     what is known, for docs/quality.md
+    python -m benchmarks.subspace --table [--text T]                          what is known, for docs/quality.md
 
 A llama of 4 blocks, width 128 and context 128 over bytes of installed Python, batch 16, real trainers and codecs in one
 process. Each setting has the better of two learning rates, chosen on seed 0, which is not in the table. Results are
-kept in benchmarks/results/quality.json: a run that is there is not repeated.
+kept in benchmarks/results/quality.json: a run that is there is not repeated. Losses on two texts do not compare: each
+result names its text by the first digits of its SHA-256, and the table is of one, the first unless T is given.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import torch
 from farflung.job.schema import Job
 
 from .equal_loss import against, interval, shown
-from .gpu_run import sources
 from .quality import keep, known, load, prepared, shape_of, train
+from .text import digest, sources
 
 WIDTH, CONTEXT, BATCH = 128, 128, 16
 RATES = (2e-3, 4e-3)
@@ -74,34 +75,36 @@ def job_of(setting: str, steps: int, seed: int, rate: float, text: list[str]) ->
 
 def measure(steps: int, seeds: int, only: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        text = Path(folder) / "sources.txt"
-        text.write_text(sources(steps * BATCH * CONTEXT * 11 // 10 + 200_000))
+        place = Path(folder) / "sources.txt"
+        place.write_text(written := sources(steps * BATCH * CONTEXT * 11 // 10 + 200_000))
+        text = digest(written)
         chosen = [setting for setting in SETTINGS if re.search(only, setting)]
         for seed, setting in itertools.product(range(seeds + 1), chosen):
-            for rate in RATES if seed == 0 else [best(setting, steps)]:
-                name = named(setting, steps, rate)
+            for rate in RATES if seed == 0 else [best(setting, steps, text)]:
+                name = named(setting, steps, rate, text)
                 if not known("subspace", name, seed):
-                    job = job_of(setting, steps, seed, rate, [str(text)])
+                    job = job_of(setting, steps, seed, rate, [str(place)])
                     facts, artifacts = prepared(job, Path(folder) / "state")
                     keep("subspace", name, seed, train(job, facts, artifacts, shape_of(job)))
 
 
-def named(setting: str, steps: int, rate: float) -> str:
-    return f"{setting}, {steps} steps, rate {rate:g}"
+def named(setting: str, steps: int, rate: float, text: str) -> str:
+    return f"{setting}, {steps} steps, rate {rate:g}, text {text}"
 
 
-def best(setting: str, steps: int) -> float:
+def best(setting: str, steps: int, text: str) -> float:
     """The learning rate that was best on seed 0."""
     results = load()["subspace"]
-    return min(RATES, key=lambda rate: float(results[named(setting, steps, rate)]["0"]["loss"]))
+    return min(RATES, key=lambda rate: float(results[named(setting, steps, rate, text)]["0"]["loss"]))
 
 
-def table(steps: int) -> None:
+def table(steps: int, text: str | None) -> None:
     results: dict[str, dict[str, dict[str, Any]]] = load().get("subspace", {})
-    runs = {}
+    texts = (name.rpartition(" ")[2] for name in results if f", {steps} steps, " in name)
+    text, runs = text or next(texts, ""), {}
     for setting in SETTINGS:
-        if all(named(setting, steps, rate) in results for rate in RATES):
-            of = results[named(setting, steps, best(setting, steps))]
+        if all(named(setting, steps, rate, text) in results for rate in RATES):
+            of = results[named(setting, steps, best(setting, steps, text), text)]
             runs[setting] = [{**run, "seed": int(seed)} for seed, run in of.items() if seed != "0"]
     runs = {setting: found for setting, found in runs.items() if found}
     if BASELINE not in runs:
@@ -125,10 +128,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", default="", help="settings whose name matches this regular expression")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--text", help="table: of this text")
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.table:
-        table(given.steps)
+        table(given.steps, given.text)
     else:
         measure(given.steps, given.seeds, given.only)
 

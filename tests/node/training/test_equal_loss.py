@@ -2,12 +2,13 @@
 
 import json
 import math
+import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from farflung.benchmarks import equal_loss
+from farflung.benchmarks import equal_loss, text
 from farflung.benchmarks.equal_loss import BASELINE, METHODS, Bench, against, interval, job_of, lengths
 
 EDEN = "eden 1 bit, every 5"
@@ -37,10 +38,10 @@ def test_a_stopped_bench_makes_only_the_runs_that_lack(bench: Bench, monkeypatch
         try:
             equal_loss.tune(bench, 100, f"^{EDEN}$", ())
         except KeyboardInterrupt:
-            assert [row["rate"] for row in equal_loss.rows()] == [5e-3]
+            assert [row["rate"] for row in bench.rows()] == [5e-3]
     assert asked == [(0, 5e-3), (0, 1e-2), (0, 1e-2)]
-    assert equal_loss.best_rate("byte", EDEN, 100) == 5e-3
-    assert equal_loss.rows()[0]["command"].endswith("--size byte --steps 100 --only 'eden 1 bit, every 5'")
+    assert equal_loss.best_rate(bench.rows(), EDEN, 100) == 5e-3
+    assert bench.rows()[0]["command"].endswith("--size byte --steps 100 --only 'eden 1 bit, every 5'")
 
 
 def test_a_long_run_takes_the_rate_that_a_shorter_one_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,35 +51,65 @@ def test_a_long_run_takes_the_rate_that_a_shorter_one_found(bench: Bench, monkey
     monkeypatch.setattr(bench, "_loop", at_the_lower_rate)
     equal_loss.tune(bench, 100, f"^{EDEN}$", ())
     equal_loss.run(bench, 800, f"^{EDEN}$")
-    assert len(equal_loss.rows()) == 2, "no rate is known at that length"
+    assert len(bench.rows()) == 2, "no rate is known at that length"
     bench.tuned = 100
     equal_loss.run(bench, 800, f"^{EDEN}$")
-    long = [row for row in equal_loss.rows() if row["steps"] == 800]
+    long = [row for row in bench.rows() if row["steps"] == 800]
     assert [(row["seed"], row["rate"]) for row in long] == [(1, 5e-3), (2, 5e-3), (3, 5e-3)]
     assert long[0]["command"].endswith("run --size byte --steps 800 --tuned 100 --only 'eden 1 bit, every 5'")
-    assert equal_loss.found("byte", 800, 100)[EDEN] == long
-    assert not equal_loss.found("byte", 800)
+    assert equal_loss.found(bench.rows(), 800, 100)[EDEN] == long
+    assert not equal_loss.found(bench.rows(), 800)
 
 
 def test_gaps_are_of_lengths_that_all_seeds_ran(bench: Bench) -> None:
     losses = {(BASELINE, 100): 2.0, (BASELINE, 200): 1.5, (EDEN, 100): 2.2, (EDEN, 200): 1.53, (EDEN, 400): 1.4}
-    keys = ("size", "method", "seed", "rate", "steps", "loss")
+    keys = ("size", "text", "method", "seed", "rate", "steps", "loss")
     lines = [
-        dict(zip(keys, ("byte", method, seed, rate, steps, loss), strict=True))
+        dict(zip(keys, ("byte", "t", method, seed, rate, steps, loss), strict=True))
         for (method, steps), loss in losses.items()
         for seed, rate in ((0, 5e-3), (0, 1e-2), (1, 5e-3), (2, 5e-3), (3, 5e-3))
         if seed or steps == 100
     ]
     equal_loss.RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (first, second) = equal_loss.gaps("byte", 100)[EDEN]
+    (first, second) = equal_loss.gaps(equal_loss.rows("byte"), 100)[EDEN]
     assert first == (100, pytest.approx(10.0), pytest.approx(0.0, abs=1e-9))
     assert second == (200, pytest.approx(2.0), pytest.approx(0.0, abs=1e-9))
+
+
+def test_lines_of_another_text_count_for_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    equal_loss.tune(bench, 100, f"^{EDEN}$", ())
+    first = bench.rows()
+    bench.text = "another"
+    assert not bench.rows()
+    equal_loss.run(bench, 100, f"^{EDEN}$")
+    assert not bench.rows(), "the rate was found on another text"
+    equal_loss.tune(bench, 100, f"^{EDEN}$", ())
+    assert [row["text"] for row in bench.rows()] == ["another"] * 2
+    assert equal_loss.rows("byte") == first, "tables are of one text"
+
+
+def test_the_text_does_not_change_with_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = {"stdlib": str(tmp_path / "lib"), "purelib": str(tmp_path / "lib" / "site-packages")}
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: paths)
+
+    def write(name: str, content: str) -> None:
+        (tmp_path / "lib" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "lib" / name).write_text(content)
+
+    for name in ("os.py", "json/decoder.py", "test/test_os.py"):
+        write(name, 20 * name)
+    length = sum(map(len, (20 * name for name in ("os.py", "json/decoder.py", "test/test_os.py"))))
+    before = text.sources(length)
+    write("site-packages/numpy/core.py", "numpy")
+    assert text.sources(length) == before
+    assert text.digest(before) != text.digest(before + " ")
+    assert "numpy" in text.sources(length + 10)
 
 
 def test_no_time_no_run(bench: Bench) -> None:
     bench.until = -math.inf
     assert bench.lose(EDEN, 0, 1e-2, 100) is None
-    assert not equal_loss.rows()
+    assert not bench.rows()
 
 
 def test_seeds_are_compared_one_by_one() -> None:
@@ -94,14 +125,14 @@ def test_seeds_are_compared_one_by_one() -> None:
 def test_lengths_stand_beside_one_optimiser_of_the_same_length(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    line = {"size": "byte", "text": "t", "seed": 0, "rate": 0.01}
     rows = [(BASELINE, 100, 2.0), (BASELINE, 200, 1.5), (EDEN, 100, 2.2), (EDEN, 200, 1.53)]
     equal_loss.RESULTS.write_text(
         "".join(
-            json.dumps({"size": "byte", "method": method, "seed": 0, "rate": 0.01, "steps": steps, "loss": loss}) + "\n"
-            for method, steps, loss in rows
+            json.dumps({**line, "method": method, "steps": steps, "loss": loss}) + "\n" for method, steps, loss in rows
         )
     )
-    lengths("byte")
+    lengths("byte", None)
     assert "| eden 1 bit, every 5 | 0.01 | 2.2000 (+10.0 %) | 1.5300 (+2.0 %) |" in capsys.readouterr().out
 
 
