@@ -28,7 +28,7 @@ import torch
 from farflung.cli.advice import RARE
 from farflung.scheduler.workloads.ladder import ladder
 
-from .equal_loss import SEEDS, SIZES, T_95, Bench, best_rate, rows
+from .equal_loss import SEEDS, SIZES, T_95, Bench, best_rate, rows, run, tune
 from .equal_loss_methods import BASELINE, METHODS, Method
 
 HERE = Path(__file__).resolve().parent
@@ -70,42 +70,45 @@ def of_equal_loss(size: str, text: str | None) -> Iterator[dict[str, Any]]:
     lines = rows(size, text, SIZES[size].steps)
     own = [one for one in lines if one["steps"] == SIZES[size].steps and one["seed"] in SEEDS]
     base = {one["seed"]: one["loss"] for one in own if one["method"] == BASELINE}
-    untuned = ladders()
-    for name, method in {**{name: method for name, (method, _) in untuned.items()}, **METHODS}.items():
-        rate = untuned[name][1] if name in untuned else best_rate(lines, name, SIZES[size].steps)
+    for name, method in {**ladders(), **METHODS}.items():
+        rate = best_rate(lines, name, SIZES[size].steps)
         runs = [one for one in own if (one["method"], one["rate"]) == (name, rate)]
         plain = not method.train and method.remedy is None and "outer" not in method.updates
         if len(runs) == len(SEEDS) == len(base) and plain:
             losses = {one["seed"]: one["loss"] for one in runs}
-            own_command = f"python -m benchmarks.codec_losses --size {size} --run"
-            command = own_command if name in untuned else runs[0]["command"]
-            made = row(method.updates, losses, base, runs[0]["parameters"], runs[0]["steps"], command)
-            yield {**made, "tuned": False} if name in untuned else made
+            yield row(method.updates, losses, base, runs[0]["parameters"], runs[0]["steps"], runs[0]["command"])
 
 
-def ladders() -> dict[str, tuple[Method, float]]:
-    """The modes, intervals and codecs that advice chooses among, as methods of equal_loss, with their learning rates.
-    These are not tuned: each has the one that its neighbours have, 0.01 with a round a step, and that of plain
-    averaging with a round in 20."""
+def ladders() -> dict[str, Method]:
+    """The modes, intervals and codecs that advice chooses among, as methods of equal_loss."""
     found = {}
     for mode, every in (("delta", 1), ("gradient", 1), ("delta", RARE)):
         for codec in ladder(mode, every):
             overlap = 1 if mode == "delta" else 0
             method = Method({"mode": mode, "every": every, "codec": codec, "overlap": overlap})
-            found[f"ladder: {mode}, every {every}, {codec}"] = method, 0.01 if every == 1 else 0.005
+            found[f"ladder: {mode}, every {every}, {codec}"] = method
     return found
 
 
+class LadderBench(Bench):
+    """Runs that this module begins."""
+
+    def command(self, method: str, steps: int) -> str:
+        if method == BASELINE:
+            return super().command(method, steps)
+        return f"python -m benchmarks.codec_losses --size {self.name} --run --only '^{re.escape(method)}$'"
+
+
 def run_ladders(size: str, only: str, minutes: float) -> None:
-    """The settings that have not run, three seeds each."""
-    wanted = {name: one for name, one in ladders().items() if re.search(only, name)}
-    METHODS.update({name: method for name, (method, _) in wanted.items()})  # where the bench finds them
+    """The settings that have not run: the grid of learning rates on the seed for that, then the other seeds."""
+    wanted = {name: method for name, method in ladders().items() if re.search(only, name)}
+    METHODS.update(wanted)  # where the bench finds them
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(size, Path(folder), "cpu", minutes)
-        for name, (_, rate) in wanted.items():
-            for seed in SEEDS:
-                bench.lose(name, seed, rate, bench.size.steps)
+        bench = LadderBench(size, Path(folder), "cpu", minutes)
+        for name in (BASELINE, *wanted):
+            tune(bench, bench.size.steps, f"^{re.escape(name)}$", ())
+            run(bench, bench.size.steps, f"^{re.escape(name)}$")
 
 
 def main() -> None:

@@ -153,13 +153,11 @@ class Bench:
             return None
         job = job_of(self.size, method, seed, rate, steps, self.folder)
         made = self._loop(job, method) if self.size.looped else self._train(job)
-        tuned = "" if self.tuned in (None, steps) else f" --tuned {self.tuned}"
         row = {
             **wanted,
             **made,
             "tokens": steps * self.size.batch * self.size.context,
-            "command": f"python -m benchmarks.equal_loss run --size {self.name} --steps {steps}{tuned} "
-            f"--only {method!r}",
+            "command": self.command(method, steps),
         }
         with RESULTS.open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -169,6 +167,10 @@ class Bench:
             flush=True,
         )
         return row
+
+    def command(self, method: str, steps: int) -> str:
+        tuned = "" if self.tuned in (None, steps) else f" --tuned {self.tuned}"
+        return f"python -m benchmarks.equal_loss run --size {self.name} --steps {steps}{tuned} --only {method!r}"
 
     def rows(self) -> list[dict[str, Any]]:
         """The lines of this size and text."""
