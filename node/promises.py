@@ -32,6 +32,8 @@ _PREFIXES = ("model", "tokenizer")
 _DATA = ("data/tokens", "data/counts", "data/eval", "data/eval_counts")
 _MOST_SETS = 64
 _MOST_TRIALS = 8
+_MOVE = {"none", "moments"}
+"""The kinds of ``train.offload`` between which a trial may move the optimiser's moments."""
 _SAME_VERSION = "has the coordinator the same version of farflung?"
 
 
@@ -167,12 +169,15 @@ def _wrong_trials(job: Job, plan: Plan) -> Iterator[str]:
     for trial in trials[:_MOST_TRIALS]:
         size = trial.microbatch
         whole = size >= 1 and all(count * own % size == 0 for count in plan.microbatches)
+        whole = whole and all(size % count == 0 for count in trial.pieces)
         if not whole or (size != own and MICROBATCH_KEY not in wanted):
             yield f"its plan tries microbatches of {size}, which the job and its shares do not allow"
         if trial.recompute is not None and RECOMPUTE_KEY not in wanted:
             yield f"its plan tries {RECOMPUTE_KEY}, which the job does not leave to it"
         if trial.recompute is False and plan.chosen.get(OFFLOAD_KEY) == "parameters":
             yield f'its plan tries {RECOMPUTE_KEY} = false, which does not go with {OFFLOAD_KEY} = "parameters"'
+        if trial.offload is not None and not {trial.offload, plan.chosen.get(OFFLOAD_KEY)} <= _MOVE:
+            yield f"its plan tries {OFFLOAD_KEY}, of which the job leaves only where the moments lie to trials"
 
 
 def _may_have(job: Job, codec: str) -> bool:

@@ -8,7 +8,8 @@ from statistics import median
 
 from .plans import Plan
 from .trials import Trial
-from .workloads.settled import MICROBATCH_KEY, RECOMPUTE_KEY
+from .workloads.offload import NONE
+from .workloads.settled import MICROBATCH_KEY, OFFLOAD_KEY, RECOMPUTE_KEY
 
 FASTER = 0.05
 """Another trial replaces the plan's own choice if its steps take less time by this part."""
@@ -61,13 +62,19 @@ def chosen(plan: Plan, index: int, why: str) -> Plan:
     """The plan with the choice of one of its trials, and without trials."""
     tuning = plan.tuning
     assert tuning is not None
-    ended = replace(tuning, trials=(), why=why, measured=True)
-    return replace(plan, tuning=ended) if index == 0 else replace(with_trial(plan, tuning.trials[index]), tuning=ended)
+    trial = tuning.trials[index]
+    lies = trial.offload if trial.offload not in (None, NONE) else ""
+    ended = replace(tuning, trials=(), why=why, measured=True, offload=lies or "")
+    if index == 0:
+        return replace(plan, tuning=ended)
+    if trial.offload not in (None, plan.chosen.get(OFFLOAD_KEY)):  # the plan says why it had chosen another kind
+        plan = replace(plan, why="; ".join(one for one in plan.why.split("; ") if not one.startswith(OFFLOAD_KEY)))
+    return replace(with_trial(plan, trial), tuning=ended)
 
 
 def with_trial(plan: Plan, trial: Trial) -> Plan:
     """The plan with the choice of a trial: each pipeline's samples stay. MICROBATCH_KEY must be in the plan's choices
-    where the trial has other microbatches."""
+    where the trial has other microbatches, and OFFLOAD_KEY where it has another offload."""
     choices = dict(plan.chosen)
     microbatches = plan.microbatches
     if MICROBATCH_KEY in choices:
@@ -76,4 +83,6 @@ def with_trial(plan: Plan, trial: Trial) -> Plan:
         choices[MICROBATCH_KEY] = trial.microbatch
     if trial.recompute is not None:
         choices[RECOMPUTE_KEY] = trial.recompute
-    return replace(plan, microbatches=microbatches, chosen=choices, in_flight=trial.in_flight)
+    if trial.offload is not None:
+        choices[OFFLOAD_KEY] = trial.offload
+    return replace(plan, microbatches=microbatches, chosen=choices, in_flight=trial.in_flight, pieces=trial.pieces)

@@ -66,9 +66,12 @@ class Plan:
         shape = [len(self.stages)] * len(self.pipelines)
         if self.in_flight and ([len(row) for row in self.in_flight] != shape or min(map(min, self.in_flight)) < 1):
             raise PlanError("in_flight needs a number of microbatches for each pipeline and stage")
-        for one in (trial.in_flight for trial in (self.tuning.trials if self.tuning is not None else ())):
+        for trial in self.tuning.trials if self.tuning is not None else ():
+            one = trial.in_flight
             if one and ([len(row) for row in one] != shape or min(map(min, one)) < 1):
                 raise PlanError("in_flight of a trial needs a number of microbatches for each pipeline and stage")
+            if trial.pieces and (len(trial.pieces) != len(self.pipelines) or min(trial.pieces) < 1):
+                raise PlanError("pieces of a trial need a number for each pipeline")
         if any(share < 1 for share in self.microbatches):
             raise PlanError("every pipeline of a plan takes at least one microbatch")
         owner: dict[str, int] = {}
@@ -267,7 +270,10 @@ def _tuning(found: Any) -> Tuning | None:
             int(one["microbatch"]),
             None if one["recompute"] is None else bool(one["recompute"]),
             tuple(tuple(map(int, row)) for row in one["in_flight"]),
+            None if one.get("offload") is None else str(one["offload"]),
+            tuple(map(int, one.get("pieces", ()))),
         )
         for one in found["trials"]
     )
-    return Tuning(trials, str(found["why"]), int(found["broken"]), bool(found["measured"]))
+    offload = str(found.get("offload", ""))
+    return Tuning(trials, str(found["why"]), int(found["broken"]), bool(found["measured"]), offload)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from ...proto.control_pb2 import StepDone
 from ...scheduler.after_trials import Found, decided, found_of, without
 from ...scheduler.plans import Plan
-from ...scheduler.trials import UNCOUNTED
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Tuner:
     def _found(self, plan: Plan) -> dict[int, Found]:
         assert plan.tuning is not None
         counted: dict[int, list[tuple[float, int]]] = {}
-        for at in range(UNCOUNTED * len(plan.tuning.trials) + 1, plan.tuning.steps + 1):
+        for at in filter(plan.tuning.counts, range(1, plan.tuning.steps + 1)):
             reported = self._steps[at].values()
             whole = max(seconds for seconds, _ in reported), max(peak for _, peak in reported)
             counted.setdefault(plan.tuning.at(at) or 0, []).append(whole)

@@ -15,6 +15,7 @@ from ...job.chosen import RECOMPUTE_KEY
 from ...job.schema import Job, Updates
 from ...proto.words.sections import TIED, piece_of, section_of, stage_of
 from ...scheduler import Plan
+from ...scheduler.workloads.offload import MOMENTS, NONE
 from ...scheduler.workloads.workload import settled_pattern
 from ..ipc.arena import release_freed_memory
 from ..models.compiled import compile_layers
@@ -63,9 +64,9 @@ class StageState:
         computes_on: torch.device | None = None,
     ) -> None:
         """``shared``: the sections lie in memory that the processes of an island share; ``device`` is then the CPU.
-        ``folder``: where this node keeps the moments that the job offloads; None: in main memory. ``computes_on``: the
-        device of the models, where it is another than the sections', which is then the CPU; None: the parameters are
-        views of the sections."""
+        ``folder``: where this node keeps moments that are offloaded, now or later; None: in main memory.
+        ``computes_on``: the device of the models, where it is another than the sections', which is then the CPU; None:
+        the parameters are views of the sections."""
         self.stages = plan.stages_of(node)
         self.models: tuple[StageModel, ...] = tuple(
             definition.build(*plan.stages[stage], computes_on or device) for stage in self.stages
@@ -118,6 +119,18 @@ class StageState:
         if again is not None:
             for model in self.models:
                 model.recompute = bool(again)
+
+    def move_moments(self, kind: str) -> None:
+        """Let the moments lie where ``train.offload`` = ``kind`` ("none", "moments") has them, with all their bits.
+        Where memory for them is lacking this raises (an allocator's error, or FarflungError of a folder), and they lie
+        where they lay."""
+        if kind == self.offload:
+            return
+        found = [(section, section.moments_in(kind == MOMENTS)) for section in self.sections.values()]
+        with torch.no_grad():
+            for section, moments in found:
+                section.keep(moments)
+        self.offload = kind
 
     # ---- which weights the module computes with --------------------------------------------
 
@@ -205,9 +218,10 @@ class StageState:
         return found
 
     def is_on(self, device: torch.device, shared: bool, offload: str) -> bool:
-        """Whether the sections lie on a device of this type, in shared memory or not, and offloaded in this way: this
-        follows from the plan's ``parallel.inside`` and ``train.offload``."""
-        if offload != self.offload:
+        """Whether the sections lie on a device of this type, in shared memory or not, and offloaded in this way up to
+        where the moments lie (`move_moments`): this follows from the plan's ``parallel.inside`` and
+        ``train.offload``."""
+        if offload != self.offload and not {offload, self.offload} <= {NONE, MOMENTS}:
             return False
         found = {(section.x.device.type, section.room is not None) for section in self.sections.values()}
         return found <= {(device.type, shared)}

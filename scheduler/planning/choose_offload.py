@@ -25,7 +25,7 @@ def possible(network: Network, workload: Workload) -> tuple[str, ...]:
     takes part, and islands offload moments alone."""
     kinds = tuple(one.kind for one in workload.offloads)
     if any(device.one_memory for device in network.devices):
-        return kinds[:1]
+        return tuple(kind for kind in kinds if kind == NONE)
     islands = any(device.ranks > 1 for device in network.devices)
     return tuple(kind for kind in kinds if kind in (NONE, MOMENTS)) if islands else kinds
 
@@ -36,7 +36,7 @@ def plan_offload(
     """The plan with the least in main memory for which there is one; its ``why`` says what would not fit. PlanError:
     there is none with any kind."""
     deadline, kinds = time.monotonic() + time_limit, possible(network, workload)
-    problem: PlanError | None = None
+    problem = PlanError("a CPU has one memory, beside which nothing can lie")
     for at, kind in enumerate(kinds):
         left = max((deadline - time.monotonic()) / (len(kinds) - at), LEAST_S)
         before = current if current is not None and current.chosen.get(OFFLOAD_KEY) == kind else None
@@ -48,7 +48,6 @@ def plan_offload(
         said = said_of(kind, kinds[:at])
         why = made.why if said in made.why else f"{made.why}; {said}"
         return made if made == current else replace(made, why=why)
-    assert problem is not None
     raise problem
 
 

@@ -1,8 +1,11 @@
-"""Which other microbatches and recompute the first steps of a view try, and when what was measured still holds.
+"""Which other microbatches, recompute and offload a view's first steps try, and when what was measured still holds.
 
 Tried are the plan's own choice, the next smaller and the next larger microbatch, and the other choice of recompute,
 each only where the job says "auto" and where the arithmetic says that it fits every device's memory with the plan's
-placement. What lies in main memory (``train.offload``) is not tried: to move it, a node lays out its state anew.
+placement. Where the job leaves ``train.offload`` open, what fits only with the optimiser's moments in main memory is
+tried so; and a plan that has them there tries its own choice with them on the device, where that fits. They move
+alone. A plan with microbatches in pieces, which fit only just, tries whole ones so. The other kinds are not tried: for
+these a node lays out all of its state anew.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ from ..timing.depth import in_flight
 from ..timing.estimate import Cut, Estimator
 from ..trials import Trial, Tuning
 from ..workloads.layers import beside, held_by_stage, stage_memory
-from ..workloads.offload import PARAMETERS
+from ..workloads.offload import MOMENTS, NONE, OF_AUTO, PARAMETERS
 from ..workloads.settled import MICROBATCH_KEY, OFFLOAD_KEY, RECOMPUTE_KEY, as_chosen, settled
 from ..workloads.workload import Workload
+from .choose_offload import possible
 from .replan import placement_of
 
 MOST_BROKEN = 2
@@ -29,8 +33,9 @@ memory."""
 
 
 def held(workload: Workload, current: Plan | None) -> Workload:
-    """The workload with what was measured in the plan in force: its microbatch and recompute are no longer open. Where
-    nothing is computed again, blocks' weights can't pass through the device (`offloaded`)."""
+    """The workload with what was measured in the plan in force: its microbatch and recompute are no longer open, nor
+    its offload if that was compared. Where nothing is computed again, blocks' weights can't pass through the device
+    (`offloaded`)."""
     if current is None or current.tuning is None or not current.tuning.measured:
         return workload
     size, again = current.chosen.get(MICROBATCH_KEY), current.chosen.get(RECOMPUTE_KEY)
@@ -41,7 +46,10 @@ def held(workload: Workload, current: Plan | None) -> Workload:
         recompute=None if again is None else bool(again),
         microbatch=None if size is None else int(size),
     )
-    offloads = tuple(one for one in workload.offloads if one.kind != PARAMETERS or only.recompute)
+    kinds = (current.tuning.offload,) if current.tuning.offload else OF_AUTO
+    offloads = tuple(
+        one for one in workload.offloads if one.kind in kinds and (one.kind != PARAMETERS or only.recompute)
+    )
     return replace(only, intervals=workload.intervals, schedules=workload.schedules, offloads=offloads)
 
 
@@ -50,7 +58,7 @@ def with_trials(network: Network, workload: Workload, made: Plan, current: Plan 
 
     workload: with all that the job leaves open. current: the plan in force; None: the run's first plan.
     """
-    if not (workload.sizes or workload.auto_recompute):
+    if not (workload.sizes or workload.auto_recompute or workload.offloads):
         return made
     before = None if current is None else current.tuning
     broken = 0 if before is None else before.broken
@@ -71,40 +79,63 @@ def _same_shape(made: Plan, current: Plan) -> bool:
         and made.microbatches == current.microbatches
         and made.schedule == current.schedule
         and made.pieces == current.pieces
-        and all(made.chosen.get(key) == current.chosen.get(key) for key in (MICROBATCH_KEY, RECOMPUTE_KEY))
+        and all(made.chosen.get(key) == current.chosen.get(key) for key in (MICROBATCH_KEY, RECOMPUTE_KEY, OFFLOAD_KEY))
     )
 
 
 def _tuning(network: Network, workload: Workload, made: Plan, broken: int) -> Tuning | None:
-    """None, or no trials, where nothing else can be tried: microbatches in pieces fit only just, and an island's
-    processes would have to be told of each trial."""
+    """None, or no trials, where nothing else can be tried: microbatches in pieces fit only just, unless moments can
+    move, and an island's processes would have to be told of each trial."""
     islands = any(network.devices[network.index[node]].ranks > 1 for node in made.nodes)
-    if made.pieces or islands:
+    kind, kinds = made.chosen.get(OFFLOAD_KEY), possible(network, workload)
+    may_move = kind == NONE and MOMENTS in kinds
+    if islands or (made.pieces and not may_move):
         return Tuning(broken=broken) if broken else None
     trials: list[Trial] = [_own(workload, made)]
+    moved: list[Trial] = []
+    """Those for which moments move: they come last, so that they seldom do."""
     said: list[str] = []
     for one in _others(workload, made):
-        other = with_trial(made, one)
-        settled_so = replace(as_chosen(workload, other), schedule=made.schedule)
-        deep = replace(one, in_flight=_in_flight(network, settled_so, other))
-        if why := _lacks(network, settled_so, with_trial(made, deep)):
-            said.append(f"{one.name} is not tried: {why}")
-        else:
+        deep, why = _fitted(network, workload, made, one)
+        if not why:
             trials.append(deep)
+        elif may_move and not (found := _fitted(network, workload, made, _at(one, MOMENTS)))[1]:
+            moved.append(found[0])
+        else:
+            said.append(f"{one.name} is not tried: {why}")
+    if kind == MOMENTS and NONE in kinds:
+        deep, why = _fitted(network, workload, made, _at(trials[0], NONE))
+        moved += [] if why else [deep]
+    if moved:
+        trials = [*(_at(one, str(kind)) for one in trials), *moved]
     if len(trials) == 1 and not (said or broken):
         return None
     return Tuning(tuple(trials) if len(trials) > 1 else (), "; ".join(said), broken)
 
 
+def _at(trial: Trial, offload: str) -> Trial:
+    return replace(trial, offload=offload)
+
+
+def _fitted(network: Network, workload: Workload, made: Plan, trial: Trial) -> tuple[Trial, str]:
+    """The trial with its microbatches in flight, and which device's memory is too small for it; empty: none is."""
+    other = with_trial(made, trial)
+    settled_so = replace(as_chosen(workload, other), schedule=made.schedule)
+    deep = replace(trial, in_flight=_in_flight(network, settled_so, other))
+    return deep, _lacks(network, settled_so, with_trial(made, deep))
+
+
 def _own(workload: Workload, made: Plan) -> Trial:
     again = made.chosen.get(RECOMPUTE_KEY)
     size = int(made.chosen.get(MICROBATCH_KEY, workload.microbatch))
-    return Trial(size, None if again is None else bool(again), made.in_flight)
+    return Trial(size, None if again is None else bool(again), made.in_flight, pieces=made.pieces)
 
 
 def _others(workload: Workload, made: Plan) -> Iterator[Trial]:
     own = _own(workload, made)
-    if workload.sizes and made.schedule != "interleaved":  # which wants as many microbatches as it has stages
+    if made.pieces:
+        yield Trial(own.microbatch, own.recompute)
+    elif workload.sizes and made.schedule != "interleaved":  # which wants as many microbatches as it has stages
         known = [one.microbatch for one in workload.sizes]
         at = known.index(own.microbatch)
         for size in known[max(0, at - 1) : at] + known[at + 1 : at + 2]:

@@ -131,6 +131,31 @@ def test_a_view_whose_blocks_weights_pass_tries_nothing_that_keeps_them():
         read("parameters")
 
 
+@pytest.mark.parametrize(
+    ("left", "kind", "tried", "sentence"),
+    [
+        ("auto", "none", {"offload": "moments"}, ""),
+        ("auto", "none", {"offload": "moments", "pieces": [2]}, ""),
+        ("auto", "none", {"offload": "optimizer"}, "where the moments lie"),
+        ("auto", "optimizer", {"offload": "moments"}, "where the moments lie"),
+        ("none", None, {"offload": "moments"}, "where the moments lie"),
+        ("auto", "none", {"offload": "moments", "pieces": [3]}, "tries microbatches of 2"),
+    ],
+)
+def test_a_view_tries_other_places_of_moments_only_where_the_job_leaves_them_open(left, kind, tried, sentence):
+    job = job_with(train={"batch": 12, "microbatch": 2, "offload": left})
+    plan = json.loads(view_of(job_with(train={"batch": 12, "microbatch": 2}), pipelines=1).plan)
+    trials = [{"microbatch": 2, "recompute": None, "in_flight": [], **one} for one in ({"offload": kind}, tried)]
+    tuning = {"trials": trials, "why": "", "broken": 0, "measured": False}
+    text = json.dumps({**plan, "chosen": {"train.offload": kind} if kind else {}, "tuning": tuning})
+    view = view_of(job, plan=text, pipelines=1, job=job.model_dump_json())
+    if not sentence:
+        assert promises_of(job).read_view(view)[0].tuning.trials[1].offload == "moments"
+        return
+    with pytest.raises(Broken, match=sentence):
+        promises_of(job).read_view(view)
+
+
 def two_stages(job):
     return view_of(job, stages=2)
 

@@ -137,6 +137,59 @@ def test_weights_that_pass_are_always_computed_with_again():
         plan(network("ab", memory=1.1e8), held(work, known), time_limit=TIME)
 
 
+# ---- where the moments lie -----------------------------------------------------------------------
+
+
+def with_moments():
+    """(A network whose devices hold it only just, the plan with pieces, a workload that leaves offload open)."""
+    net, work = network(memory=2.8e8), jobs.workload_of({**JOB, "train": {"batch": 16, "offload": "auto"}})
+    return net, made(net, work), work
+
+
+def test_what_fits_only_with_moments_in_main_memory_is_tried_so():
+    net, found, work = with_moments()
+    assert found.chosen == {"train.offload": "none"} and found.pieces == (2, 2)
+    own, whole = found.tuning.trials
+    assert (own.offload, own.pieces, own.samples(0)) == ("none", (2, 2), 2) and with_trial(found, own) == found
+    assert (whole.offload, whole.pieces, whole.samples(0)) == ("moments", (), 4)
+    assert (own.name, whole.name) == ("microbatch 4 in pieces", "microbatch 4 (moments in main memory)")
+    assert Plan.from_json(found.to_json()) == found
+    again = jobs.workload_of({**JOB, "train": {"batch": 16, "offload": "auto", "recompute": "auto"}})
+    kinds = [(one.offload, bool(one.pieces), one.recompute) for one in made(net, again).tuning.trials]
+    assert kinds == [("none", True, False), ("none", False, True), ("moments", False, False)], "which move, last"
+    assert made(network(memory=2.8e8, one_memory=True), work).tuning is None, "a CPU has one memory"
+    assert made(network(memory=2.8e8, ranks=2), work).tuning is None
+
+
+def test_the_first_step_after_moments_have_moved_is_not_counted():
+    tuning = Tuning((Trial(4, offload="none"), Trial(2, offload="none"), Trial(4, offload="moments")))
+    steps = range(1, tuning.steps + 1)
+    order = [tuning.at(step) for step in steps]
+    assert order == [0, 1, 2, 2, 2, 1, 1, 0, 0, 1, 2, 2, 2, 1, 1, 0] and tuning.at(len(order) + 1) is None
+    assert {step for step in steps if not tuning.counts(step)} == {1, 2, 3, 4, 6, 11, 14}
+    counted = [tuning.at(step) for step in steps if tuning.counts(step)]
+    assert all(counted.count(at) == CYCLES - 1 for at in range(3))
+
+
+def test_moments_that_were_measured_to_be_better_there_stay_there():
+    net, first, work = with_moments()
+    stays, moved = (decided(first, {0: Found(0.4), 1: Found(seconds)}) for seconds in (0.39, 0.3))
+    assert stays.same_placement(first) and not stays.tuning.offload
+    assert moved.chosen == {"train.offload": "moments"} and moved.pieces == () and moved.tuning.offload == "moments"
+    assert 'train.offload = "none": it fits' in first.why and "train.offload" not in moved.why
+    assert moved.tuning.why == (
+        "measured: a step takes 0.3 s with microbatch 4 (moments in main memory), 0.4 s with microbatch 4 in pieces"
+    )
+    for best in (stays, moved):
+        again = made(net, work, best)
+        assert again.same_placement(best) and again.tuning == best.tuning, "less would fit, and was slower"
+    roomy = made(network("ab", memory=1e9), replace(work, pipelines=1), moved)
+    kinds = [(one.offload, one.pieces) for one in roomy.tuning.trials]
+    assert kinds == [("moments", ()), ("none", ())], "a new shape is measured anew"
+    with pytest.raises(PlanError):  # then the search takes all that the job leaves open
+        plan(network(memory=2.8e8, one_memory=True), held(work, moved), time_limit=TIME)
+
+
 # ---- the next plan -------------------------------------------------------------------------------
 
 
@@ -182,7 +235,23 @@ def test_a_shape_in_which_nothing_can_be_tried_forgets_no_lost_node():
 # ---- hostile plans -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tuning", [3, "x", [], {}, {"trials": 1}, {"trials": [{}], "why": "", "broken": 0}])
+@pytest.mark.parametrize(
+    "tuning",
+    [
+        3,
+        "x",
+        [],
+        {},
+        {"trials": 1},
+        {"trials": [{}], "why": "", "broken": 0},
+        {
+            "trials": [{"microbatch": 4, "recompute": None, "in_flight": [], "pieces": [0, 1]}],
+            "why": "",
+            "broken": 0,
+            "measured": False,
+        },
+    ],
+)
 def test_trials_that_make_no_sense_are_no_plan(tuning):
     with pytest.raises(PlanError):
         Plan.from_json(json.dumps({**json.loads(PLAN.to_json()), "tuning": tuning}))

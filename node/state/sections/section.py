@@ -8,7 +8,7 @@ mode both are one vector. The optimiser's moments lie beside them in the same or
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -125,6 +125,7 @@ class Section:
         """``room``: memory that processes share, on the CPU; all vectors lie in it. None: they are this process's.
         ``pinned``: weights and gradient lie in pinned memory, on the CPU."""
         self.layout, self.room, self.of_moments = layout, room, layout.of_moments(kept)
+        self._kept = kept
         length = self.of_moments.numel
 
         def make() -> Tensor:
@@ -151,6 +152,20 @@ class Section:
     def room_of(layout: Layout, kept: Kept) -> Room:
         """A new room for a section's vectors: g, x, gradient, feedback, the outer step's momentum, and the moments."""
         return room_for(layout.numel, 5 + len(kept.names))
+
+    def moments_in(self, offload: bool) -> dict[str, Tensor]:
+        """New vectors like the moments, on the device or, with ``offload``, in main memory, for `keep`. The moments
+        themselves where they have but one place: in a room, or on a CPU without a folder."""
+        if self.room is not None or (self.x.device.type == "cpu" and self._kept.folder is None):
+            return self.moments
+        return replace(self._kept, offload=offload).zeros(self.of_moments.numel, self.x.device)
+
+    def keep(self, moments: dict[str, Tensor]) -> None:
+        """Keep the moments in these vectors from now on, with all their bits."""
+        for name, vector in self.moments.items():
+            if moments[name] is not vector:
+                moments[name].copy_(vector)
+        self.moments = moments
 
     @property
     def feedback(self) -> Tensor | None:

@@ -13,6 +13,7 @@ from ....proto import control_pb2
 from ....proto.errors import FarflungError
 from ....scheduler import Plan
 from ....scheduler.workloads.jobs import moment_bytes
+from ....scheduler.workloads.offload import MOMENTS, NONE
 from ...context import NodeContext
 from ...promises import Broken
 from ...state.files.rests import contribute
@@ -54,6 +55,8 @@ class Placement:
         held_there, begun_there = ([one for one in states if one.is_on(*where)] for states in (held, begun))
         new = next((one for one in held_there if one.same_place(context.definition, plan, context.name)), None)
         if new is not None:
+            if context.job.train.offload_kind == MOMENTS:  # the device has room for them when the view has started
+                new.move_moments(MOMENTS)
             return new
         new = next((one for one in begun_there if one.same_place(context.definition, plan, context.name)), None)
         new = new or self.take_up(plan, context.name, [*held, *begun], view)
@@ -70,7 +73,8 @@ class Placement:
         vectors = of_weights if optimizer.factored else len(optimizer.moments)
         shared = resources.in_pieces(context, plan)
         folder = folder_of_moments(resources.owner.offload_folder, job.train.offload_kind, shared)
-        must_fit(context, resources.owner.limits.memory, 0.0 if folder is not None else vectors, plan, place)
+        in_files = folder is not None and job.train.offload_kind != NONE
+        must_fit(context, resources.owner.limits.memory, 0.0 if in_files else vectors, plan, place)
         if self._held_before:
             gc.collect()  # free the earlier place, which is as large and has reference cycles
         self._held_before = True
@@ -171,9 +175,9 @@ class Placement:
 
 
 def folder_of_moments(named: Path | None, offload: str, shared: bool) -> Path | None:
-    """The folder in which the moments lie, of the one that the owner has ``named``; None: in memory. FarflungError: an
-    island's processes share them (``shared``)."""
-    if named is None or offload == "none":
+    """The folder in which the moments lie where they are offloaded, of the one that the owner has ``named``; None: in
+    memory. FarflungError: an island's processes share them (``shared``)."""
+    if named is None or (shared and offload == NONE):
         return None
     if shared:
         raise FarflungError(

@@ -1,7 +1,8 @@
-"""A node's part in the trials of a view's plan: how this step's share is cut, and what happens if memory is too small.
+"""A node's part in the trials of a view's plan: how this step's share is cut, where the optimiser's moments lie, and
+what happens if memory is too small.
 
 Every node knows each step's trial from the plan and the step's number, so the stages of a pipeline cut alike. What a
-step computes does not depend on it: the same samples, summed in another order.
+step computes does not depend on it: the same samples, summed in another order. Moments move with all their bits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import NoReturn
 import torch
 
 from ....proto import control_pb2
+from ....proto.errors import FarflungError
 from ....scheduler.trials import Trial
+from ....scheduler.workloads.offload import MOMENTS, NONE
 from ...state.stage_state import StageState
 from ..member.view_member import ViewMember
 
@@ -28,24 +31,61 @@ class Trying:
         self._view, self._state = view, state
         job, plan = view.job, view.plan
         self._tuning = plan.tuning
-        self._usual = Trial(job.train.microbatch_size // plan.pieces_of(view.pipeline), None, plan.in_flight)
+        self._usual = Trial(job.train.microbatch_size, None, plan.in_flight, pieces=plan.pieces)
         self.peak = 0
         """The most bytes that were allocated on the device in the last step, if it was a trial; 0: not known."""
+        self._had_room = self._stays = False
+        """Main memory had room for the moments in this view, and what they took may still be kept for them; the device
+        has no room for them any more."""
 
     @property
     def least(self) -> int:
         """Samples of the smallest microbatch of any step."""
         trials = self._tuning.trials if self._tuning is not None else ()
-        return min([self._usual.microbatch, *(one.microbatch for one in trials)])
+        return min(one.samples(self._view.pipeline) for one in (self._usual, *trials))
 
     def size(self, step: int) -> int:
         """Samples of a microbatch of a step."""
-        return self._trial(step).microbatch
+        return self._trial(step).samples(self._view.pipeline)
 
     def in_flight(self, step: int) -> int:
         """How many microbatches this node's stage may have in flight in a step; 0: the schedule's own number."""
         rows = self._trial(step).in_flight
         return rows[self._view.pipeline][self._state.stages[0]] if rows else 0
+
+    def place(self, step: int) -> None:
+        """Before a step: the moments move to where it wants them. Raises ViewEnds if it is a trial for which the memory
+        there is too small. If the device has no room for them any more, they stay in main memory."""
+        kind, state = self._trial(step).offload or self._view.job.train.offload_kind, self._state
+        if kind == state.offload or (self._stays and kind == NONE):
+            return
+        if problem := self._moved(kind, bool(self._index(step))):
+            if self._index(step):
+                self.failed(step)
+            if kind != NONE:
+                raise problem
+            self._stays = True
+            context = self._view.context
+            why = "the device has no room for the optimiser's moments any more: they stay in main memory in this view"
+            context.warn(context.name, why)
+
+    def _moved(self, kind: str, tried: bool) -> Exception | None:
+        """Move the moments; what kept them where they are. ``tried``: main memory that is not free is not taken."""
+        moments = sum(one.nbytes for section in self._state.sections.values() for one in section.moments.values())
+        resources = self._view.resources
+        takes = kind == MOMENTS and resources.owner.offload_folder is None and not self._had_room
+        if tried and takes and resources.memory_left() < 2 * moments:  # pinned memory comes in powers of two
+            return MemoryError("the machine has too little main memory for the optimiser's moments")
+        if self._counts:
+            torch.cuda.empty_cache()
+        try:
+            self._state.move_moments(kind)
+        except (RuntimeError, MemoryError, FarflungError) as problem:
+            if isinstance(problem, FarflungError) or is_out_of_memory(problem):
+                return problem
+            raise
+        self._had_room = self._had_room or kind == MOMENTS
+        return None
 
     def begin(self, step: int) -> None:
         """A step begins."""

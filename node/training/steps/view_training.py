@@ -123,6 +123,7 @@ class ViewTraining:
         while view.step < view.last_step:
             step = view.step + 1
             context.wire.doing = f"trains step {step}"
+            self.trying.place(step)
             self.report.begin()
             with self.resources.tracing.step(step):
                 self.report.tally = self._compute(step)

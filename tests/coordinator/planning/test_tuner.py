@@ -56,6 +56,28 @@ def test_the_slowest_node_s_seconds_count_whatever_the_order_of_reports():
     )
 
 
+def test_moments_that_move_take_no_part_of_what_is_measured_and_the_verdict_is_recorded():
+    trials = Trial(2, offload="none", pieces=(2, 2)), Trial(2, offload="moments")
+    chosen = {"train.microbatch": 2, "train.offload": "none"}
+    plan = replace(PLAN, pieces=(2, 2), chosen=chosen, tuning=Tuning(trials))
+    made = Tuner()
+    made.enter(VIEW, plan, BEGIN)
+    found = [
+        (node, StepDone(view=VIEW, step=BEGIN + at, seconds=(0.4, 0.3)[plan.tuning.at(at)] if counts else 9.0))
+        for at in range(1, plan.tuning.steps + 1)
+        for node in NODES
+        for counts in [plan.tuning.counts(at)]
+    ]
+    verdict = said(made, found)
+    assert verdict.plan.chosen["train.offload"] == verdict.plan.tuning.offload == "moments"
+    assert verdict.plan.pieces == () and verdict.plan.microbatches == plan.microbatches
+    assert verdict.why == (
+        "measured: a step takes 0.3 s with microbatch 2 (moments in main memory), 0.4 s with microbatch 2 in pieces"
+    )
+    for one in (plan, verdict.plan):
+        assert VALUES.read(VALUES.text(one)) == Plan.from_json(one.to_json()) == one
+
+
 def test_nothing_is_decided_before_all_have_reported_all_and_nothing_twice():
     found, made = list(reports({0: 0.4, 1: 0.5, 2: 0.3})), tuner()
     assert said(made, found[:-1]) is None

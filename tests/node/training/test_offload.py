@@ -12,10 +12,15 @@ from farflung.job.checks.train import offload_mistakes
 from farflung.job.schema import Job
 from farflung.node.life import check_offload
 from farflung.node.pipeline.island import Island
-from farflung.node.state.optimizers import optimizers
+from farflung.node.state.optimizers import adamw_fused, optimizers
+from farflung.node.state.stage_state import StageState
+from farflung.node.training.resources import Resources
+from farflung.node.training.steps.trying import Trying
 from farflung.node.training.trainer import Trainer
 from farflung.proto.errors import FarflungError
-from farflung.scheduler import Plan
+from farflung.scheduler import Plan, trials
+from farflung.scheduler.after_trials import without
+from farflung.scheduler.trials import Trial, Tuning
 from farflung.testing.loopback import Hub
 
 pytestmark = pytest.mark.usefixtures("nobody_late", "far_trainers")
@@ -44,10 +49,10 @@ def far_trainers(monkeypatch):
     monkeypatch.setenv("FARFLUNG_KERNELS", "0")
 
 
-def hub_of(offload, updates) -> Hub:
+def hub_of(offload, updates, steps=STEPS) -> Hub:
     job = Job.model_validate(
         {
-            "run": {"name": "offload", "seed": 3, "steps": STEPS},
+            "run": {"name": "offload", "seed": 3, "steps": steps},
             "model": {"family": FAMILIES[updates["mode"]], "layers": 2, "width": 16, "heads": 2, "context": 8},
             "data": {"text": ["none.txt"]},
             "train": {"batch": 4, "microbatch": 1, "learning_rate": 3e-3, "weight_decay": 0.1, "eval_every": 1}
@@ -56,7 +61,7 @@ def hub_of(offload, updates) -> Hub:
             "checkpoint": {"every": 2},
         }
     )
-    facts = facts_of(samples=60, validation=2, context=8, vocabulary=29, steps=STEPS)
+    facts = facts_of(samples=60, validation=2, context=8, vocabulary=29, steps=steps)
     hub = Hub(job, facts)
     for name in GROUP.nodes:
         hub.start(name, Windows(facts), device=str(FAR))
@@ -133,6 +138,103 @@ def test_a_view_may_offload_in_another_way():
     assert not hub.errors and all(len(contents) == 1 for contents in outcome.fingerprints.values())
     for name in GROUP.nodes:
         check_places(hub.trainers[name], "optimizer")
+
+
+TRIED = Tuning((Trial(1, offload="none"), Trial(1, offload="moments")))
+MOVED = 7
+"""Steps with trials in two cycles, and one that is none."""
+
+
+@pytest.fixture
+def two_cycles(monkeypatch):
+    monkeypatch.setattr(trials, "CYCLES", 2)
+    monkeypatch.delitem(TRIED.__dict__, "_order", raising=False)
+    assert TRIED.steps == MOVED - 1
+
+
+def tried(updates, tuning=TRIED) -> Hub:
+    """Begun with trials of where the moments lie, as far as ``tuning`` goes."""
+    hub = hub_of("auto", updates, steps=MOVED)
+    hub.begin(replace(GROUP, chosen={"train.offload": "none"}, tuning=tuning), GROUP.nodes, checkpoint=0)
+    return hub
+
+
+@pytest.fixture
+def places(monkeypatch):
+    """(node, step) -> whether the moments lay in main memory when its passes began."""
+    found, usual = {}, Trying.begin
+
+    def begin(self, step):
+        sections = self._state.sections.values()
+        (lies,) = {not isinstance(one, Far) for section in sections for one in section.moments.values()}
+        found[self._view.context.name, step] = lies
+        usual(self, step)
+
+    monkeypatch.setattr(Trying, "begin", begin)
+    return found
+
+
+@pytest.mark.parametrize("updates", [{"mode": "gradient", "codec": "int8"}, {"mode": "delta", "overlap": 1}])
+@pytest.mark.usefixtures("two_cycles")
+def test_trials_move_the_moments_and_change_no_bit(places, monkeypatch, updates):
+    # In delta mode torch's own step, for which all has to be on the device, is equal up to rounding alone.
+    monkeypatch.setattr(adamw_fused, "takes", lambda section: False)
+    hubs = []
+    for tuning in (None, TRIED):
+        hubs.append(tried(updates, tuning))
+        hubs[-1].finish(GROUP.nodes)
+        hubs[-1].stop()
+        assert not hubs[-1].errors
+    other, one = hubs
+    assert {at for at, there in places.items() if there} == {(name, at) for name in GROUP.nodes for at in (2, 3, 4)}
+    assert one.outcome.losses == other.outcome.losses and len(one.outcome.losses) == MOVED
+    assert one.outcome.evals == other.outcome.evals
+    assert all(len(contents) == 1 for contents in one.outcome.fingerprints.values())
+    pairs = zip(vectors_of(one, GROUP), vectors_of(other, GROUP), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
+
+
+def test_the_view_that_follows_moves_them_and_lays_nothing_out_anew(places):
+    hub = tried({"mode": "gradient"}, Tuning((Trial(1, offload="moments"),)))
+    while hub._next()[1].WhichOneof("kind") != "step":
+        pass
+    states = {name: hub.trainers[name].state for name in GROUP.nodes}
+    hub.change(replace(GROUP, chosen={"train.offload": "moments"}), GROUP.nodes)
+    hub.change(replace(GROUP, chosen={"train.offload": "none"}), GROUP.nodes)
+    hub.finish(GROUP.nodes)
+    assert not hub.errors and places["n0", 1] and not places["n0", MOVED]
+    assert states == {name: hub.trainers[name].state for name in GROUP.nodes}
+
+
+@pytest.mark.usefixtures("two_cycles")
+def test_a_trial_for_which_main_memory_is_too_small_is_given_up(monkeypatch):
+    monkeypatch.setattr(Resources, "memory_left", lambda self: 1000)
+    hub = tried({"mode": "gradient"})
+    while (said := hub._next()[1]).WhichOneof("kind") != "trial_failed":
+        assert said.WhichOneof("kind") != "finished"
+    assert said.trial_failed.step == 2
+    less = without(replace(GROUP, chosen={"train.offload": "none"}, tuning=TRIED), 1, said.trial_failed.why)
+    hub.change(less, GROUP.nodes)
+    hub.finish(GROUP.nodes)
+    assert not hub.errors and len(hub.outcome.losses) == MOVED
+    for name in GROUP.nodes:
+        sections = hub.trainers[name].state.sections.values()
+        assert all(isinstance(one, Far) for section in sections for one in section.moments.values())
+
+
+def test_moments_for_which_the_device_has_no_room_any_more_stay_in_main_memory(places, monkeypatch):
+    usual = StageState.move_moments
+
+    def move(self, kind):
+        if kind == "none":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        usual(self, kind)
+
+    monkeypatch.setattr(StageState, "move_moments", move)
+    hub = tried({"mode": "gradient"}, Tuning((Trial(1, offload="moments"),)))
+    hub.finish(GROUP.nodes)
+    assert not hub.errors and len(hub.outcome.losses) == MOVED and all(places.values())
+    assert sum("stay in main memory in this view" in one for one in hub.outcome.warnings) == 2
 
 
 @pytest.mark.parametrize(
