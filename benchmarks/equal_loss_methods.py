@@ -114,6 +114,10 @@ METHODS: dict[str, Method] = {
     "muon, eden 1 bit, every 2": Method(delta(EDEN1, 2), MUON),
     "muon, eden 1 bit, every 5, overlap 4": Method(delta(EDEN1, 5, 4), MUON),
     "muon, eden 1 bit, every 6": Method(delta(EDEN1, 6), MUON),
+    # Updates of a low rank, as Dion and PowerSGD send; int8 is the codec of the closing rounds alone.
+    "muon, rank 1, every 2": Method(delta("int8", 2), MUON, Remedy(low_rank=1)),
+    "muon, rank 3, every 5": Method(delta("int8", 5), MUON, Remedy(low_rank=3)),
+    "rank 3, every 5": Method(delta("int8", 5), remedy=Remedy(low_rank=3)),
     # A hundredth of a bit a parameter and step.
     "0.01 bit: sparseloco, every 30": Method(diloco(CHUNKED.format(k=56), 30, "sgd:lr=1.0")),
     "0.01 bit: muon, sparseloco, every 15": Method(diloco(CHUNKED.format(k=28), 15, "sgd:lr=1.0"), MUON),

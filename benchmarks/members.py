@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from farflung import compress
 from farflung.job.data.facts import Facts
@@ -65,6 +66,8 @@ class Remedy:
     """(part of the run, codec): until that part the codec, then the next, at last the job's."""
     outer_follows: bool = False
     """The outer rate follows the learning rate after warm-up."""
+    low_rank: int = 0
+    """Until the run's end a round sends of each matrix this rank, as Dion and PowerSGD do, and vectors whole."""
     momentum_until: float = 1.0
     """After this part of the run the outer step has no momentum."""
 
@@ -130,7 +133,7 @@ class Members:
         self._own, self._offered, self._fed = (torch.zeros(self.count, numel) for _ in range(3))
         self._update, self._before, self._guess = (torch.zeros(numel) for _ in range(3))
         self._open, self._apply_at, self._closed_at = False, 0, 0
-        self._unclosed = math.nan
+        self._unclosed, self._bases = math.nan, dict[str, Tensor]()
         self.round, self.sent, self.extra_bits, self.steps_taken = 0, 0, 0.0, 0
 
     # ---- passes ------------------------------------------------------------------------------
@@ -166,6 +169,9 @@ class Members:
         """Every member offers, every publisher sums: as `Exchange` does, but each blob is decoded once for all."""
         self.round += 1
         self._terms()
+        if self.remedy.low_rank and math.isnan(self._unclosed):
+            self._low_rank_round()
+            return
         terms, codec, together = self.terms, self.terms.codec_of(self.round), self.round_plan.pattern == "all_to_all"
         self._own.zero_()
         self._update.zero_()
@@ -194,6 +200,33 @@ class Members:
         if self.remedy.ahead:
             self._guess = self._before * self.remedy.ahead
             self.x += self._guess
+
+    def _low_rank_round(self) -> None:
+        """One power iteration from the last round's right factors, as PowerSGD (arXiv:1905.13727) and Dion
+        (arXiv:2504.05295) take: what members sum are P = D Q, orthonormalised, and D^T P, both in bf16, by a ring
+        all-reduce. A member takes P (D^T P)^T of its own off, and the rest of D stays in x - g."""
+        torch.sub(self.x, self.g, out=self._offered)
+        sent = 0
+        for name, delta in members_model.views(self._offered, self.where).items():
+            own = members_model.views(self._own, self.where)[name]
+            update = members_model.views(self._update[None], self.where)[name][0]
+            if delta.dim() < 3:
+                own.copy_(delta)
+                update.copy_(delta.bfloat16().float().mean(0))
+                sent += update.numel()
+                continue
+            rank = min(self.remedy.low_rank, *update.shape)
+            if name not in self._bases:
+                self._bases[name] = torch.randn(update.shape[1], rank, generator=torch.Generator().manual_seed(0))
+            left = (delta @ self._bases[name]).bfloat16().float().mean(0)
+            left = torch.linalg.qr(left).Q
+            right = delta.transpose(1, 2) @ left
+            torch.matmul(left, right.transpose(1, 2), out=own)
+            mean = right.bfloat16().float().mean(0)
+            torch.matmul(left, mean.T, out=update)
+            self._bases[name] = functional.normalize(mean, dim=0)
+            sent += left.numel() + mean.numel()
+        self.sent += 2 * (self.count - 1) * 2 * sent  # a ring all-reduce of bf16, all members'
 
     def _encoded(self, codec: compress.Codec, values: Tensor, start: int, rank: int) -> bytes:
         seed = (self.terms.seed + 0x9E3779B9 * start) & (2**63 - 1)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from farflung.benchmarks.members import simulated
+from farflung.benchmarks.members import Ended, Remedy, simulated
 from farflung.benchmarks.quality import prepared, shape_of, train
 from farflung.job.data.facts import Facts
 from farflung.job.schema import Job
@@ -29,10 +29,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_members_in_a_loop_lose_what_trainers_lose(name: str, text: Path, tmp_path: Path) -> None:
-    model, updates = SETTINGS[name]
-    job = Job.model_validate(
+def job_of(text: Path, updates: dict[str, Any], model: dict[str, Any]) -> Job:
+    return Job.model_validate(
         {
             "run": {"name": "members", "seed": 3, "steps": STEPS},
             "model": {"family": "gpt2", "layers": 2, "width": 16, "heads": 2, "context": 32, **model},
@@ -51,9 +49,30 @@ def test_members_in_a_loop_lose_what_trainers_lose(name: str, text: Path, tmp_pa
             "checkpoint": {"every": 0},
         }
     )
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_members_in_a_loop_lose_what_trainers_lose(name: str, text: Path, tmp_path: Path) -> None:
+    model, updates = SETTINGS[name]
+    job = job_of(text, updates, model)
     facts, artifacts = prepared(job, tmp_path)
     real = train(job, facts, artifacts, shape_of(job))
     facts = Facts.model_validate({**facts.model_dump(), "steps": STEPS})
     ended = simulated(job, facts, Tokens(facts, lambda name, offset=0, length=None: artifacts[name][offset:][:length]))
     assert ended.evals == pytest.approx({int(step): loss for step, loss in real["evals"].items()}, rel=2e-5)
     assert 0 < 8 * real["update_bytes"] / 3 / ended.parameters / STEPS - ended.bits < 4  # headers and acknowledgements
+
+
+def test_updates_of_full_rank_are_the_updates(text: Path, tmp_path: Path) -> None:
+    def ended(codec: str, rank: int) -> Ended:
+        job = job_of(text, {"mode": "delta", "codec": codec}, {})
+        facts, artifacts = prepared(job, tmp_path / codec)
+        facts = Facts.model_validate({**facts.model_dump(), "steps": STEPS})
+        data = Tokens(facts, lambda name, offset=0, length=None: artifacts[name][offset:][:length])
+        return simulated(job, facts, data, Remedy(low_rank=rank))
+
+    dense, full, low = ended("none", 0), ended("int8", 1000), ended("int8", 1)
+    assert full.evals[3] == pytest.approx(dense.evals[3], rel=1e-4)  # but for bf16's rounding
+    assert full.unclosed == pytest.approx(dense.evals[STEPS], rel=2e-4)
+    assert abs(low.evals[3] - dense.evals[3]) > 1e-3
+    assert low.bits - low.closing < (full.bits - full.closing) / 4
