@@ -28,7 +28,8 @@ import torch
 from farflung.cli.advice import RARE
 from farflung.scheduler.workloads.ladder import ladder
 
-from .equal_loss import SEEDS, SIZES, T_95, Bench, best_rate, rows, run, tune
+from .equal_loss import Bench, run, tune
+from .equal_loss_lines import SEEDS, SIZES, T_95, best_rate, rows
 from .equal_loss_methods import BASELINE, METHODS, Method
 
 HERE = Path(__file__).resolve().parent

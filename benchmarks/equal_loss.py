@@ -28,10 +28,8 @@ import itertools
 import json
 import math
 import re
-import statistics
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,55 +39,19 @@ from farflung.job.data.facts import Facts
 from farflung.job.schema import Job
 from farflung.node.data.dataset import Dataset, Tokens
 
+from . import equal_loss_lines
+from .equal_loss_lines import PIPELINES, SEEDS, SIZES, TUNED_ON, Size, best_rate, rows
 from .equal_loss_methods import BASELINE, METHODS
+from .equal_loss_shown import lengths, lengths_picture, picture, table, tried
 from .members import simulated
 from .quality import prepared, shape_of, train
 from .text import digest, in_pieces, make_tokenizer, sources
 
-HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results" / "equal_loss.jsonl"
-PICTURE = HERE.parent / "docs" / "equal-loss.svg"
-LENGTHS = HERE.parent / "docs" / "equal-loss-lengths.svg"
 VOCABULARY = 4096
 BLOCK = 1 << 20
 """Of sections of looped sizes: one part, which is quicker."""
-PIPELINES = 4
-FP16 = 2 * (PIPELINES - 1) / PIPELINES * 16
-"""Bits a parameter and step that a node sends in a ring all-reduce in fp16."""
-TUNED_ON, SEEDS = 0, (1, 2, 3)
 FLAT = 0.01
 """Of the loss, that twice as many steps may still win."""
-T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Student's t by number of seeds: a mean's interval of 95 % is +- t * deviation / sqrt(seeds)."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """A model. ``steps`` of ``batch`` samples; ``text``: MB, enough for each token to be read once; ``grid``: the
-    learning rates that every method tries; ``looped``: computed by members.py, on bytes, not by trainers."""
-
-    layers: int
-    width: int
-    context: int
-    batch: int
-    steps: int
-    text: int
-    autocast: bool = False
-    grid: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
-    looped: bool = False
-    family: str = "gpt2"
-
-
-BYTE_GRID = (5e-3, 1e-2)
-SIZES = {
-    "tiny": Size(2, 32, 64, 16, 300, 4),
-    "byte": Size(2, 64, 64, 16, 1000, 17, grid=BYTE_GRID, looped=True),
-    "byte-llama": Size(2, 64, 64, 16, 1000, 17, grid=BYTE_GRID, looped=True, family="llama"),
-    "1m": Size(4, 96, 128, 32, 4_000, 80),
-    "5m": Size(6, 224, 256, 32, 8_000, 250),
-    "25m": Size(8, 480, 512, 64, 10_000, 340, True),
-    "124m": Size(12, 768, 1024, 64, 5_000, 340, True),
-}
 
 
 def job_of(size: Size, method: str, seed: int, rate: float, steps: int, folder: Path) -> Job:
@@ -159,7 +121,7 @@ class Bench:
             "tokens": steps * self.size.batch * self.size.context,
             "command": self.command(method, steps),
         }
-        with RESULTS.open("a") as file:
+        with equal_loss_lines.RESULTS.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(
             f"{method:26}seed {seed}  rate {rate:g}  {steps} steps: loss {row['loss']:.4f}, "
@@ -212,31 +174,6 @@ class Bench:
         }
 
 
-def rows(size: str, text: str | None = None, steps: int | None = None) -> list[dict[str, Any]]:
-    """The lines of a size and one text: of ``text``, else of the first that has a line (of ``steps`` steps, if given),
-    as losses on two texts do not compare."""
-    if not RESULTS.exists():
-        return []
-    of_size = [row for row in map(json.loads, RESULTS.read_text().splitlines()) if row["size"] == size]
-    texts = (row["text"] for row in of_size if steps in (None, row["steps"]))
-    chosen = text or next(texts, None)
-    return [row for row in of_size if row["text"] == chosen]
-
-
-def best_rate(lines: list[dict[str, Any]], method: str, steps: int, tuned: int | None = None) -> float | None:
-    """Of the grid, where all of it was tried on the seed for that with ``tuned`` steps, if given, else ``steps``;
-    ``lines``: of one size and text."""
-    steps = tuned or steps
-    tried = {
-        row["rate"]: row["loss"]
-        for row in lines
-        if (row["method"], row["steps"], row["seed"]) == (method, steps, TUNED_ON)
-    }
-    finite = {rate: loss for rate, loss in tried.items() if math.isfinite(loss)}
-    whole = bool(finite) and len(tried) >= len(SIZES[lines[0]["size"]].grid)
-    return min(finite, key=finite.__getitem__) if whole else None
-
-
 def named(size: Size, only: str) -> list[str]:
     """The methods that a size can compute whose name matches ``only``, a regular expression."""
     return [name for name, method in METHODS.items() if re.search(only, name) and (size.looped or not method.remedy)]
@@ -265,150 +202,6 @@ def flat(bench: Bench) -> None:
         if won < FLAT:
             return
         steps, before = 2 * steps, row["loss"]
-
-
-def found(lines: list[dict[str, Any]], steps: int, tuned: int | None = None) -> dict[str, list[dict[str, Any]]]:
-    """Of the lines of one size and text those of each method that count: its best rate, the seeds of the table."""
-    out: dict[str, list[dict[str, Any]]] = {}
-    for method in METHODS:
-        rate = best_rate(lines, method, steps, tuned)
-        for row in lines:
-            if (row["method"], row["steps"], row["rate"]) == (method, steps, rate) and row["seed"] in SEEDS:
-                out.setdefault(method, []).append(row)
-    return out
-
-
-def interval(losses: list[float]) -> float:
-    """Half of the mean's 95 % interval; nan for one loss."""
-    if len(losses) < 2:
-        return math.nan
-    return T_95[len(losses)] * statistics.stdev(losses) / math.sqrt(len(losses))
-
-
-def against(lines: list[dict[str, Any]], base: list[dict[str, Any]]) -> tuple[float, float]:
-    """(mean, half of its 95 % interval) of the percentage that a method loses against the baseline on the same seeds:
-    the same samples in the same order from the same weights."""
-    alone = {row["seed"]: row["loss"] for row in base}
-    shares = [100 * (row["loss"] / alone[row["seed"]] - 1) for row in lines if row["seed"] in alone]
-    return (statistics.mean(shares), interval(shares)) if shares else (math.nan, math.nan)
-
-
-def table(size: str, steps: int, text: str | None, tuned: int | None = None) -> None:
-    """A claim without an interval is none: a method of one seed has a dash there."""
-    of_text = rows(size, text, steps)
-    known = found(of_text, steps, tuned)
-    tokens = SIZES[size].batch * SIZES[size].context * steps
-    print(f"\n{size}, {steps} steps, {tokens:,} tokens of text {of_text[0]['text'] if of_text else '-'}\n")
-    print("| method | learning rate | seeds | validation loss | against one optimiser | bits | of fp16's bytes |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for method, lines in known.items():
-        losses = [row["loss"] for row in lines]
-        more, half = against(lines, known.get(BASELINE, []))
-        bits = statistics.mean(row["bits"] for row in lines)
-        sent = f"{bits:.3f} | 1/{FP16 / bits:.3g}" if bits else " | "
-        mean = f"{statistics.mean(losses):.4f} ± {shown(interval(losses), 4)}"
-        print(
-            f"| {method} | {lines[0]['rate']:g} | {len(lines)} | {mean} | {more:+.2f} ± {shown(half, 2)} % | {sent} |"
-        )
-
-
-def shown(half: float, digits: int) -> str:
-    return "-" if math.isnan(half) else f"{half:.{digits}f}"
-
-
-def tried(size: str, steps: int, text: str | None) -> None:
-    """What is known of each method on the seed of tuning, which no claim rests on."""
-    runs: dict[str, dict[float, dict[str, Any]]] = {}
-    for row in rows(size, text, steps):
-        if (row["steps"], row["seed"]) == (steps, TUNED_ON) and row["method"] in METHODS:
-            runs.setdefault(row["method"], {})[row["rate"]] = row
-    grid = SIZES[size].grid
-    print(f"| method | bits | {' | '.join(f'at {rate:g}' for rate in grid)} |")
-    print(f"| --- | --- |{' --- |' * len(grid)}")
-    for method, of in sorted(runs.items(), key=lambda item: list(METHODS).index(item[0])):
-        losses = " | ".join(f"{of[rate]['loss']:.4f}" if rate in of else "" for rate in grid)
-        print(f"| {method} | {next(iter(of.values()))['bits']:.3f} | {losses} |")
-
-
-def lengths(size: str, text: str | None) -> None:
-    """What the methods that ran at several lengths lose on the seed of tuning, beside one optimiser with the same rate
-    and length. No method has its rate tuned at each length, so the columns are no claim."""
-    runs: dict[str, dict[tuple[float, int], float]] = {}
-    for row in rows(size, text):
-        if row["seed"] == TUNED_ON and row["method"] in METHODS:
-            runs.setdefault(row["method"], {})[row["rate"], row["steps"]] = row["loss"]
-    base = runs.get(BASELINE, {})
-    columns = sorted({steps for (_, steps) in base})
-    print(f"| method | learning rate | {' | '.join(f'{steps:,} steps' for steps in columns)} |")
-    print(f"| --- | --- |{' --- |' * len(columns)}")
-    for method, of in sorted(runs.items(), key=lambda item: list(METHODS).index(item[0])):
-        for rate in sorted({rate for rate, _ in of}):
-            if sum(key[0] == rate for key in of) < 2:
-                continue
-            cells = (_beside(of.get((rate, steps)), base.get((rate, steps))) for steps in columns)
-            print(f"| {method} | {rate:g} | {' | '.join(cells)} |")
-
-
-def _beside(loss: float | None, base: float | None) -> str:
-    if loss is None:
-        return ""
-    return f"{loss:.4f}" if base in (None, loss) else f"{loss:.4f} ({100 * (loss / base - 1):+.1f} %)"
-
-
-def gaps(lines: list[dict[str, Any]], tuned: int) -> dict[str, list[tuple[int, float, float]]]:
-    """(steps, percentage above one optimiser of that length, half of its 95 % interval) of the methods that ran with
-    all seeds at several lengths; up to ``tuned`` steps each at the rate of its length, then at that of ``tuned``."""
-    out: dict[str, list[tuple[int, float, float]]] = {}
-    for steps in sorted({row["steps"] for row in lines}):
-        known = found(lines, steps, tuned if steps > tuned else None)
-        for method, of in known.items():
-            if method != BASELINE and len(of) == len(known.get(BASELINE, [])) == len(SEEDS):
-                out.setdefault(method, []).append((steps, *against(of, known[BASELINE])))
-    return {method: points for method, points in out.items() if len(points) > 1}
-
-
-def lengths_picture(size: str, text: str | None, tuned: int) -> None:
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 4.5))
-    for method, points in gaps(rows(size, text), tuned).items():
-        steps, means, halves = zip(*points, strict=True)
-        axes.errorbar(steps, means, halves, fmt="o-", capsize=3, label=method)
-    axes.axhline(0, color="black", linewidth=0.8, linestyle=":")
-    axes.set(xscale="log", xlabel="steps", ylabel="validation loss, % above one optimiser of that length")
-    axes.set(title=f"{size}; whiskers: 95 %")
-    axes.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(LENGTHS, metadata={"Date": None})
-
-
-def picture(size: str, steps: int, text: str | None) -> None:
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 5.5))
-    for number, (method, lines) in enumerate(found(rows(size, text, steps), steps).items()):
-        losses = [row["loss"] for row in lines]
-        mean, half = statistics.mean(losses), interval(losses)
-        color = "tab:red" if "muon" in method else "tab:blue"
-        if method.startswith(BASELINE):
-            axes.axhline(mean, color=color, linewidth=0.8, linestyle=":", label=method)
-            continue
-        bits = statistics.mean(row["bits"] for row in lines)
-        axes.errorbar([bits], [mean], [0.0 if math.isnan(half) else half], fmt="o", capsize=3, color=color)
-        axes.annotate(
-            method, (bits, mean), xytext=(6, -11 if number % 2 else 3), textcoords="offset points", fontsize=8
-        )
-    axes.set(xscale="log", xlabel="bits a parameter and step that a node sends")
-    axes.set(ylabel="validation loss, nats a token", title=f"{size}, {steps} steps; whiskers: 95 %")
-    axes.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(PICTURE, metadata={"Date": None})
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ import tomllib
 
 from farflung.job.schema import Job
 
-from .equal_loss import T_95
+from .equal_loss_lines import T_95
 from .quality import HERE, JOB, prepared, shape_of, train
 
 RESULTS = HERE / "results" / "muloco.json"

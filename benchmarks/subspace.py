@@ -23,7 +23,7 @@ import torch
 
 from farflung.job.schema import Job
 
-from .equal_loss import against, interval, shown
+from .equal_loss_lines import against, interval, shown
 from .quality import keep, known, load, prepared, shape_of, train
 from .text import digest, sources
 

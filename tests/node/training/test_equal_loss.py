@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from farflung.benchmarks import equal_loss, text
-from farflung.benchmarks.equal_loss import BASELINE, METHODS, Bench, against, interval, job_of, lengths
+from farflung.benchmarks import equal_loss, equal_loss_lines, text
+from farflung.benchmarks.equal_loss import Bench, job_of
+from farflung.benchmarks.equal_loss_lines import SIZES, against, best_rate, interval, rows
+from farflung.benchmarks.equal_loss_methods import BASELINE, METHODS
+from farflung.benchmarks.equal_loss_shown import found, gaps, lengths
 
 EDEN = "eden 1 bit, every 5"
 
@@ -17,7 +20,7 @@ EDEN = "eden 1 bit, every 5"
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A bench whose runs lose 2, and whose lines are in a file of its own."""
-    monkeypatch.setattr(equal_loss, "RESULTS", tmp_path / "lines.jsonl")
+    monkeypatch.setattr(equal_loss_lines, "RESULTS", tmp_path / "lines.jsonl")
     monkeypatch.setattr(equal_loss, "sources", lambda size: "x = 1\n")
     bench = Bench("byte", tmp_path, "cpu", math.inf)
     monkeypatch.setattr(bench, "_loop", lambda job, method: {"loss": 2.0, "bits": 0.3, "seconds": 1.0})
@@ -40,7 +43,7 @@ def test_a_stopped_bench_makes_only_the_runs_that_lack(bench: Bench, monkeypatch
         except KeyboardInterrupt:
             assert [row["rate"] for row in bench.rows()] == [5e-3]
     assert asked == [(0, 5e-3), (0, 1e-2), (0, 1e-2)]
-    assert equal_loss.best_rate(bench.rows(), EDEN, 100) == 5e-3
+    assert best_rate(bench.rows(), EDEN, 100) == 5e-3
     assert bench.rows()[0]["command"].endswith("--size byte --steps 100 --only 'eden 1 bit, every 5'")
 
 
@@ -57,8 +60,8 @@ def test_a_long_run_takes_the_rate_that_a_shorter_one_found(bench: Bench, monkey
     long = [row for row in bench.rows() if row["steps"] == 800]
     assert [(row["seed"], row["rate"]) for row in long] == [(1, 5e-3), (2, 5e-3), (3, 5e-3)]
     assert long[0]["command"].endswith("run --size byte --steps 800 --tuned 100 --only 'eden 1 bit, every 5'")
-    assert equal_loss.found(bench.rows(), 800, 100)[EDEN] == long
-    assert not equal_loss.found(bench.rows(), 800)
+    assert found(bench.rows(), 800, 100)[EDEN] == long
+    assert not found(bench.rows(), 800)
 
 
 def test_gaps_are_of_lengths_that_all_seeds_ran(bench: Bench) -> None:
@@ -70,8 +73,8 @@ def test_gaps_are_of_lengths_that_all_seeds_ran(bench: Bench) -> None:
         for seed, rate in ((0, 5e-3), (0, 1e-2), (1, 5e-3), (2, 5e-3), (3, 5e-3))
         if seed or steps == 100
     ]
-    equal_loss.RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (first, second) = equal_loss.gaps(equal_loss.rows("byte"), 100)[EDEN]
+    equal_loss_lines.RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (first, second) = gaps(rows("byte"), 100)[EDEN]
     assert first == (100, pytest.approx(10.0), pytest.approx(0.0, abs=1e-9))
     assert second == (200, pytest.approx(2.0), pytest.approx(0.0, abs=1e-9))
 
@@ -85,7 +88,7 @@ def test_lines_of_another_text_count_for_nothing(bench: Bench, monkeypatch: pyte
     assert not bench.rows(), "the rate was found on another text"
     equal_loss.tune(bench, 100, f"^{EDEN}$", ())
     assert [row["text"] for row in bench.rows()] == ["another"] * 2
-    assert equal_loss.rows("byte") == first, "tables are of one text"
+    assert rows("byte") == first, "tables are of one text"
 
 
 def test_the_text_does_not_change_with_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,10 +129,10 @@ def test_lengths_stand_beside_one_optimiser_of_the_same_length(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = {"size": "byte", "text": "t", "seed": 0, "rate": 0.01}
-    rows = [(BASELINE, 100, 2.0), (BASELINE, 200, 1.5), (EDEN, 100, 2.2), (EDEN, 200, 1.53)]
-    equal_loss.RESULTS.write_text(
+    made = [(BASELINE, 100, 2.0), (BASELINE, 200, 1.5), (EDEN, 100, 2.2), (EDEN, 200, 1.53)]
+    equal_loss_lines.RESULTS.write_text(
         "".join(
-            json.dumps({**line, "method": method, "steps": steps, "loss": loss}) + "\n" for method, steps, loss in rows
+            json.dumps({**line, "method": method, "steps": steps, "loss": loss}) + "\n" for method, steps, loss in made
         )
     )
     lengths("byte", None)
@@ -139,4 +142,4 @@ def test_lengths_stand_beside_one_optimiser_of_the_same_length(
 @pytest.mark.parametrize("size", ["byte", "byte-llama"])
 def test_every_method_is_a_job(size: str, tmp_path: Path) -> None:
     for method in METHODS:
-        assert job_of(equal_loss.SIZES[size], method, 1, 1e-2, 1000, tmp_path).run.seed == 1
+        assert job_of(SIZES[size], method, 1, 1e-2, 1000, tmp_path).run.seed == 1
