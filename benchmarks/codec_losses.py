@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from farflung.cli.advice import RARE
+from farflung.cli.advice import FIFTHS, RARE
 from farflung.scheduler.workloads.ladder import ladder
 
 from .equal_loss import Bench, run, tune
@@ -83,7 +83,7 @@ def of_equal_loss(size: str, text: str | None) -> Iterator[dict[str, Any]]:
 def ladders() -> dict[str, Method]:
     """The modes, intervals and codecs that advice chooses among, as methods of equal_loss."""
     found = {}
-    for mode, every in (("delta", 1), ("gradient", 1), ("delta", RARE)):
+    for mode, every in (("delta", 1), ("gradient", 1), ("delta", FIFTHS), ("delta", RARE)):
         for codec in ladder(mode, every):
             overlap = 1 if mode == "delta" else 0
             method = Method({"mode": mode, "every": every, "codec": codec, "overlap": overlap})

@@ -46,7 +46,7 @@ def changes(network: Network, workload: Workload) -> Iterator[tuple[str, Workloa
         mode = "" if workload.mode == "delta" else 'mode = "delta" and '
         yield f"updates.{mode}every = {SELDOM}", replace(workload, mode="delta", every=SELDOM)
     if not workload.update_ladder:
-        fields = workload_fields(workload.mode, "auto", workload.overlap, workload.every, 1)
+        fields = workload_fields(workload.mode, "auto", workload.overlap, workload.every, workload.fragments)
         yield 'updates.codec = "auto"', replace(workload, **fields)
     if workload.microbatches < len(network):
         for more in (MORE,) if workload.critical_batch is None else MORE_OR_LESS:

@@ -37,7 +37,8 @@ FULL = 0.8
 class UpdateChoice:
     """The codecs and the overlap that the plan chooses. For each position's group: codecs, its codec; bits, on the wire
     for each parameter; seconds, of its round; waits, those that are left of it after the last backward pass. hidden:
-    seconds of compute between a round's beginning and its end. mode, every: of the workload."""
+    seconds of compute between a round's beginning and its end. mode: of the workload. every: steps between two rounds
+    of a weight."""
 
     codecs: tuple[str, ...]
     bits: tuple[float, ...]
@@ -93,7 +94,8 @@ def choose_updates(estimator: Estimator, found: Candidate, compute: float, curre
     seconds, left = (tuple(float(one[at, place]) for place, at in enumerate(chosen)) for one in (rounds, waits))
     picked = [workload.update_ladder[at] for at in chosen]
     codecs, bits = tuple(name for name, _ in picked), tuple(bits for _, bits in picked)
-    return UpdateChoice(codecs, bits, overlap, seconds, left, overlap * compute, workload.mode, workload.every)
+    every = workload.every * workload.fragments
+    return UpdateChoice(codecs, bits, overlap, seconds, left, overlap * compute, workload.mode, every)
 
 
 def _rounds(estimator: Estimator, found: Candidate, bits: float) -> tuple[Matrix, Matrix]:

@@ -112,7 +112,8 @@ class Workload:
     batch, microbatch: samples. stages, pipelines: a wish, or None for the scheduler's choice.
     update_bits: bits that an update costs on the wire for each parameter, at all positions or at each one.
     activation_bits, gradient_bits: bits for each element that crosses a stage boundary, forward and backward. every:
-    steps between the beginnings of two rounds, overlap: steps that one may be in flight.
+    steps between the beginnings of two rounds, overlap: steps that one may be in flight. fragments: parts of the
+    weights that take turns in rounds, each with a round every ``every`` * ``fragments`` steps.
     optimizer_bytes: bytes a parameter takes on a device (weights, gradient, moments, reference).
     movable_bytes: the part of them that train.offload would move to main memory; 0 where the job does so already,
     or where it would save nothing. block_bytes: bytes a parameter of a block takes on the device if its weights are
@@ -145,6 +146,7 @@ class Workload:
     update_bits: float | tuple[float, ...] = 16.0
     every: int = 1
     overlap: int = 0
+    fragments: int = 1
     pattern: str = "publishers"
     activation_bits: float = 16.0
     gradient_bits: float = 16.0

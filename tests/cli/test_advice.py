@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from safetensors.torch import save_file
 
 from farflung import compress
 from farflung.cli import codecs
-from farflung.cli.advice import RARE, Choice, advise, choices, chosen, sentence
+from farflung.cli.advice import FIFTHS, RARE, Choice, advise, choices, chosen, sentence
 from farflung.proto.errors import FarflungError
 from farflung.scheduler.workloads.losses import measured
 
@@ -25,7 +26,10 @@ def test_a_round_sends_and_publishes():
     [
         (100e9, "gradient", "none", 1),
         (2e9, "gradient", "int8", 1),
-        (100e6, "delta", "cocktail", 1),
+        (300e6, "delta", "eden", 1),
+        (160e6, "delta", "cocktail", 1),
+        (50e6, "delta", "eden", FIFTHS),
+        (20e6, "delta", "eden", RARE),
         (1e6, "delta", "cocktail", RARE),
     ],
 )
@@ -33,9 +37,33 @@ def test_the_slower_the_link_the_less_goes(rate, mode, codec, every):
     best = chosen(choices(124_000_000, 8, rate), 1.0)
     assert best is not None
     assert (best.mode, best.codec.partition(":")[0], best.every) == (mode, codec, every)
-    assert best.seconds <= best.every
+    assert best.seconds <= best.interval
     words = sentence(best, best, 1.0)
+    assert ("fragments = 5" in words) == (every == FIFTHS) and ("overlap = " in words) == (mode == "delta")
     assert f'mode = "{mode}"' in words and (f"every = {every}" in words) == (every > 1)
+
+
+def test_the_default_s_codec_is_advised_with_what_it_cost():
+    best = chosen(choices(124_000_000, 8, 50e6), 1.0)
+    words, loss = sentence(best, best, 1.0), measured()["delta", FIFTHS, "eden:bits=1,biased=true"]
+    keys = 'mode = "delta", codec = "eden:bits=1,biased=true", every = 5, fragments = 5, overlap = 1'
+    assert words.startswith(f"[updates] {keys}: the least lossy whose round (0.878 s) hides behind a step of 1 s.")
+    assert f"{loss.words} ({loss.source}); larger models were not measured" in words
+
+
+def test_no_choice_takes_as_many_bytes_a_step_as_a_less_lossy_one():
+    found = [one for one in choices(1000, 4, 1e6) if one.mode == "delta"]
+    taken = [one.bits / one.every for one in found]
+    assert taken == sorted(set(taken), reverse=True)
+    known = [(loss.percent, loss.interval or 0.0) for one in found if (loss := one.measured) is not None]
+    assert len(known) >= 5
+    assert all(one[0] - one[1] <= other[0] + other[1] for one, other in pairwise(known)), "and what is less lossy first"
+
+
+def test_overlap_is_as_long_as_the_round():
+    for seconds, overlap in ((0.2, 1), (7.5, 8), (99.0, RARE)):
+        assert f"overlap = {overlap}" in Choice("delta", RARE, "int4", 4.1, seconds).keys(1.0)
+    assert "overlap" not in Choice("gradient", 1, "int8", 8.1, 0.5).keys(1.0)
 
 
 def test_a_link_that_is_too_slow_for_everything_is_said():

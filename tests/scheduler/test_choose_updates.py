@@ -10,9 +10,10 @@ from farflung import compress
 from farflung.scheduler import Device, Layer, Network, Plan, Workload, plan, predict
 from farflung.scheduler.workloads.codecs import bits_of
 from farflung.scheduler.workloads.early import EarlyRounds
-from farflung.scheduler.workloads.ladder import ladder, workload_fields
+from farflung.scheduler.workloads.ladder import intervals, ladder, workload_fields
 from farflung.scheduler.workloads.losses import loss_of
 
+EDEN = "eden:bits=1,biased=true"
 LAYERS = tuple(Layer(f"block {index}", 3_000_000, 1e9, 100_000) for index in range(8))
 
 
@@ -40,6 +41,7 @@ def network(mbits, latency=0.025, count=2, tflops=0.1) -> Network:
 @pytest.mark.parametrize("interval", [1, 2, 30, 500])
 def test_a_ladder_is_of_codecs_that_may_be_used_and_each_takes_less_than_the_one_before(mode, role, interval):
     rungs = ladder(mode, interval)
+    assert ladder(mode, interval, rarer=True) == rungs[: len(ladder(mode, interval, rarer=True))]
     assert [str(compress.check(rung, role)) for rung in rungs]
     bits = [bits_of(rung) for rung in rungs]
     assert all(one > 1.5 * two for one, two in pairwise(bits)) and bits[0] == 32
@@ -140,6 +142,28 @@ def test_the_choice_stays_while_it_hides_its_rounds():
 
 
 def test_fragments_share_a_round():
-    whole, pieces = workload_fields("delta", "auto", "auto", 4, 1), workload_fields("delta", "auto", "auto", 4, 8)
-    assert pieces["update_bits"] == pytest.approx(whole["update_bits"] / 8) and math.isclose(whole["every"], 4)
+    whole, pieces = workload_fields("delta", "auto", "auto", 32, 1), workload_fields("delta", "auto", "auto", 4, 8)
+    assert pieces["update_bits"] == pytest.approx(whole["update_bits"] / 8) and math.isclose(pieces["every"], 4)
+    assert [name for name, _ in pieces["update_ladder"]] == [name for name, _ in whole["update_ladder"]]
     assert not workload_fields("delta", "int8", 1, 1, 1).get("update_ladder")
+
+
+def test_a_slow_link_gets_one_bit_of_all_values_and_is_told_what_that_cost():
+    """In fifths, as `job init` writes it: 24 M weights send 4.9 Mbit a round and step of 0.96 s."""
+    made = plan(network(7), job(overlap=1, interval=1, fragments=5))
+    assert made.codecs == {"updates": EDEN}
+    loss = loss_of("delta", 5, EDEN)
+    assert f"in loss it cost {loss.words} where it was measured ({loss.source})" in made.why
+    told = predict(network(7), job(overlap=1, interval=1, fragments=5), made)
+    assert told.step_s == pytest.approx(told.compute_s)
+    often = plan(network(40), job(overlap=1, interval=1))  # one bit in every step is another setting
+    assert often.codecs == {"updates": EDEN}
+    assert ("in loss it cost" in often.why) == (loss_of("delta", 1, EDEN) is not None)
+
+
+def test_where_rounds_may_be_rarer_one_bit_comes_before_small_parts_of_the_values():
+    steps = {one.every: [name for name, _ in one.update_ladder] for one in intervals("delta", "auto", "auto")}
+    assert steps[1][-1] == "cocktail:random=0.3,top=0.3,bits=4"
+    assert {steps[every][-1] for every in (2, 5, 10, 20, 50)} == {EDEN} and EDEN in steps[100][:-1]
+    taken = [bits_of(rungs[-1]) / every for every, rungs in steps.items()]
+    assert taken == sorted(taken, reverse=True)

@@ -15,7 +15,9 @@ from windows import Windows, facts_of, wait_until
 from farflung.job.data.sampling import Position, sample_ids
 from farflung.job.schema import Job
 from farflung.proto import control_pb2, data_pb2
-from farflung.scheduler import Plan
+from farflung.scheduler import Device, Network, Plan, plan
+from farflung.scheduler.workloads.jobs import workload_of
+from farflung.scheduler.workloads.losses import loss_of
 from farflung.testing.loopback import Hub
 
 pytestmark = pytest.mark.usefixtures("nobody_late")
@@ -248,6 +250,28 @@ def test_the_plan_may_choose_how_updates_travel():
     wait_until(lambda: hub.trainers["a"].step >= 12)
     assert travels("b") == ({"stage-1": "bf16", "tied": "bf16"}, 0)
     outcome = hub.finish(TWO_BY_TWO.nodes)
+    assert not hub.errors and not outcome.warnings
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    assert outcome.losses[max(outcome.losses)] < outcome.losses[1]
+
+
+def test_nodes_train_with_what_the_plan_has_chosen_for_a_slow_link():
+    """A fifth of the weights in a round of each step: one bit a value, and the members agree in the end."""
+    fifths = {"every": 5, "fragments": 5, "dense_rounds": 5, "block": 1024}
+    job = job_of("delta", updates={"codec": "auto", "overlap": 1, **fifths})
+    work = workload_of({**job.model_dump(), "parallel": {"stages": 1, "pipelines": 2}}, vocabulary=17)
+    pairs, eden = [("a", "b"), ("b", "a")], "eden:bits=1,biased=true"
+    devices = [Device(name, tflops=1e-6) for name in "ab"]
+    rates = (12e3 * 0.75**at for at in range(20))
+    slower = (Network.measured(devices, dict.fromkeys(pairs, 0.001), dict.fromkeys(pairs, rate)) for rate in rates)
+    made = next(one for net in slower if (one := plan(net, work, time_limit=0.2)).codecs == {"updates": eden})
+    assert f"updates go as {eden} with overlap 1" in made.why
+    assert loss_of("delta", 5, eden).words in made.why
+    hub, _, _ = start(job, made)
+    wait_until(lambda: hub.trainers["a"].step >= 4)
+    for name in made.nodes:
+        assert {str(one.terms.codec.spec) for one in hub.trainers[name].training.view.exchanges.values()} == {eden}
+    outcome = hub.finish(made.nodes)
     assert not hub.errors and not outcome.warnings
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
     assert outcome.losses[max(outcome.losses)] < outcome.losses[1]
