@@ -121,6 +121,8 @@ def decoder_layers(shape: Shape, precision: str = "fp32") -> tuple[Layer, ...]:
     block_flops = 2.0 * context * (parameters - resting) + 4.0 * context * context * width
     stored = round(context * (kept + shape.heads + 2))
     beside = 2 * context * inner // part  # gradients of the MLP's widest values
+    if not gated and shape.family != "gpt2":  # one of them comes when what the matrix after it kept is free
+        beside = context * (inner + (part - 1) * width) // part
     if shape.subspace is not None:  # in embedding and blocks, rows that are never written are no parameters
         less = (width - shape.subspace) * (query + shape.experts * shape.inner_width + (0 if gated else 2))
         embedding = embedding // width * shape.subspace

@@ -33,26 +33,50 @@ def stage_memory(workload: Workload, first: int, last: int, held: int) -> float:
     """Bytes that a device needs for layers first..last with `held` microbatches in flight.
 
     The sum of: frozen weights; parameters with gradient, moments, reference and residuals; the elements that the
-    backward pass needs of each microbatch in flight (with recompute: every layer's input, and the insides of one layer
-    for one microbatch); the largest working memory of a layer, or of the head that follows in the same layer, whose own
-    elements are freed before the layer's backward pass; and twice the boundary activation, for sending and receiving.
+    backward pass needs of each microbatch in flight; and what one microbatch takes beside them where it takes most
+    (`stage_spans`).
     """
-    layers, micro = workload.layers[first : last + 1], workload.microbatch
-    weights = state_memory(workload, first, last) + 4.0 * sum(layer.frozen for layer in layers)
-    boundary = workload.layers[first - 1].activation * micro if first else 0
-    sends = 2 * max(boundary, layers[-1].activation * micro)
+    weights = state_memory(workload, first, last) + 4.0 * sum(
+        layer.frozen for layer in workload.layers[first : last + 1]
+    )
     if workload.offload in APART:
         kept, others = next(islice(_apart(workload, first), last - first, None))
-        return weights + (held * kept + others + sends) * workload.activation_bytes
-    insides = [(layer.stored or 8 * layer.activation) * micro + layer.copies for layer in layers]
-    inputs = [before.activation * micro for before in workload.layers[max(first - 1, 0) : last]]
-    inputs.append(0 if first else layers[0].entry * micro)
-    after = layers[-1].after * micro + layers[-1].after_copies
-    kept = held * (sum(inputs if workload.recompute else insides) + after)
-    busy: float = (max(insides) if workload.recompute else 0) + max(layer.working for layer in layers) * micro
-    decoding = max(decoding_memory(layer, micro, workload.recompute) for layer in layers)
-    working = max(max(busy, decoding) - after, layers[-1].after_working * micro)
-    return weights + (kept + working + sends) * workload.activation_bytes
+        layers, micro = workload.layers[first : last + 1], workload.microbatch
+        boundary = workload.layers[first - 1].activation * micro if first else 0
+        others += 2 * max(boundary, layers[-1].activation * micro)  # for sending and receiving
+    else:
+        found = stage_spans(workload.layers, first, workload.microbatch, workload.recompute)
+        kept, others = next(islice(found, last - first, None))
+    return weights + (held * kept + others) * workload.activation_bytes
+
+
+def stage_spans(layers: Sequence[Layer], first: int, micro: int, recompute: bool) -> Iterator[Elements]:
+    """What layers first..last of all ``layers`` take beside weights and gradients, for each last = first, ...
+
+    A microbatch in flight has what the backward pass needs of every layer (with ``recompute`` a layer's input; the head
+    is never computed again), and the stage's output. The backward pass frees it from the last layer on; where it is, it
+    has the layer's insides, its working memory and the gradient of its output. A head that follows in the last layer is
+    done before that layer begins.
+    """
+    kept = most = 0.0
+    for at in range(first, len(layers)):
+        layer = layers[at]
+        inside = (layer.stored or 8 * layer.activation) * micro + layer.copies
+        again = recompute and not _is_head(layers, at)
+        working, decoding = layer.working * micro, decoding_memory(layer, micro, recompute)
+        busy = max(inside + working, decoding) if recompute else inside + max(working, decoding)
+        before = (layers[at - 1].activation if at else layer.entry) * micro
+        passed = max(layer.activation * micro, before if layer.after else 0)  # the gradient of its output
+        most = max(most, kept + busy + passed)
+        kept += before if again else inside
+        after = layer.after * micro + layer.after_copies
+        most = max(most, kept + after + layer.after_working * micro)
+        yield kept + after + layer.activation * micro, most - kept - after
+
+
+def _is_head(layers: Sequence[Layer], at: int) -> bool:
+    """Whether a layer is a head alone: the last one, whose output stays where it is."""
+    return at == len(layers) - 1 > 0 and layers[at].activation <= 1 and not layers[at].after
 
 
 def state_memory(workload: Workload, first: int, last: int) -> float:
@@ -155,22 +179,10 @@ def _parts(layers: tuple[Layer, ...], micro: int, recompute: bool, moved: float)
     """(first, last) -> (bytes of weights, elements kept for each microbatch in flight, other elements)."""
     found: Parts = {}
     for first in range(len(layers)):
-        weights = kept = most = working = decoding = 0.0
-        boundary = layers[first - 1].activation * micro if first else 0
-        inputs = 0 if first else layers[0].entry * micro
-        for last in range(first, len(layers)):
-            layer = layers[last]
-            weights += layer.parameters * moved + 4.0 * layer.frozen
-            inside = (layer.stored or 8 * layer.activation) * micro + layer.copies
-            inputs += layers[last - 1].activation * micro if last else 0
-            kept, most = kept + inside, max(most, inside)
-            working = max(working, layer.working * micro)
-            decoding = max(decoding, decoding_memory(layer, micro, recompute))
-            sends = 2 * max(boundary, layer.activation * micro)
-            after = layer.after * micro + layer.after_copies
-            busy = max(working + (most if recompute else 0.0), decoding)
-            busy = max(busy - after, layer.after_working * micro)
-            found[first, last] = weights, (inputs if recompute else kept) + after, busy + sends
+        weights = 0.0
+        for last, (kept, others) in enumerate(stage_spans(layers, first, micro, recompute), first):
+            weights += layers[last].parameters * moved + 4.0 * layers[last].frozen
+            found[first, last] = weights, kept, others
     return found
 
 

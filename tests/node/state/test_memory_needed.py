@@ -44,6 +44,19 @@ LARGE = {
 }
 """Weights that are many times as large as what a microbatch keeps: gradients come while a block's weights are there,
 and a tied embedding's waits for the end."""
+AGAIN = {"recompute": True}
+SMALL = {
+    "first of two": ("gpt_neox", "gradient", 0, 1, {}),
+    "first of two, two in flight": ("gpt_neox", "gradient", 0, 2, {"precision": "bf16"}),
+    "last of two": ("llama", "gradient", 1, 1, {}),
+    "first of two, computed again": ("gpt_neox", "gradient", 0, 1, AGAIN),
+    "first of two, computed again, two in flight": ("gpt2", "gradient", 0, 2, AGAIN),
+    "last of two, computed again": ("gpt_neox", "gradient", 1, 1, {"precision": "bf16", **AGAIN}),
+    "last of two, computed again, fp32": ("llama", "gradient", 1, 1, AGAIN),
+    "alone, computed again": ("gpt2", "gradient", None, 1, {"precision": "bf16", **AGAIN}),
+    "alone, computed again, two in flight": ("gpt_neox", "gradient", None, 2, AGAIN),
+}
+"""Weights that are a small part: the largest layer counts with its own working memory, and where the stage ends."""
 
 
 @pytest.mark.parametrize(("family", "mode", "stage", "held", "train"), CASES.values(), ids=CASES)
@@ -65,6 +78,14 @@ def test_the_calculator_is_right_where_weights_are_most_of_it(family, mode, stag
         monkeypatch.setitem(globals(), name, value)
     need, peak = needed_and_measured(family, mode, stage, held, train)
     assert need.device == pytest.approx(peak - need.host, rel=0.05)
+
+
+@pytest.mark.parametrize(("family", "mode", "stage", "held", "train"), SMALL.values(), ids=SMALL)
+def test_the_calculator_is_right_where_tokens_are_most_of_it(family, mode, stage, held, train, monkeypatch):
+    for name, value in {"WIDTH": 64, "CONTEXT": 128, "VOCABULARY": 256, "MICROBATCH": 8}.items():
+        monkeypatch.setitem(globals(), name, value)
+    need, peak = needed_and_measured(family, mode, stage, held, train)
+    assert need.device == pytest.approx(peak, rel=0.03)
 
 
 def needed_and_measured(family, mode, stage, held, train):
