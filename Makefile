@@ -36,6 +36,10 @@ runtime: $(BIN)/farflung  ## make .venv and install what a run needs, and nothin
 demo: runtime    ## install what a run needs; a coordinator and 4 nodes train on Shakespeare, on this machine
 	@$(BIN)/farflung demo
 
+# Python and pytest keep what they have compiled, also where the environment says otherwise (images for containers do):
+# every worker would translate all tests again, and every process that tests start all modules of farflung.
+test slow wan: export PYTHONDONTWRITEBYTECODE =
+
 test: install    ## the whole quick suite
 	@# tests/node_io apart, and beside the others: gRPC's asyncio takes one event loop a process, and these have their own
 	@mkdir -p build

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,13 @@ def imports(path: Path) -> Iterator[tuple[str, ...]]:
                 yield from found[:1]
 
 
-GRAPH = {path.relative_to(ROOT).with_suffix("").parts: set(imports(path)) for path in FILES}
+@cache
+def graph() -> dict[tuple[str, ...], set[tuple[str, ...]]]:
+    """Module -> the modules that it imports. Every worker of pytest-xdist imports this file, and one needs it."""
+    return {path.relative_to(ROOT).with_suffix("").parts: set(imports(path)) for path in FILES}
 
 
-def circles(graph: dict[tuple[str, ...], set[tuple[str, ...]]]) -> list[list[str]]:
+def circles(edges: dict[tuple[str, ...], set[tuple[str, ...]]]) -> list[list[str]]:
     """Groups of modules each of which reaches all others (Tarjan 1972)."""
     number: dict[tuple[str, ...], int] = {}
     low: dict[tuple[str, ...], int] = {}
@@ -39,7 +43,7 @@ def circles(graph: dict[tuple[str, ...], set[tuple[str, ...]]]) -> list[list[str
     def visit(module: tuple[str, ...]) -> None:
         number[module] = low[module] = len(number)
         stack.append(module)
-        for other in graph.get(module, set()):
+        for other in edges.get(module, set()):
             if other not in number:
                 visit(other)
                 low[module] = min(low[module], low[other])
@@ -51,14 +55,14 @@ def circles(graph: dict[tuple[str, ...], set[tuple[str, ...]]]) -> list[list[str
             if len(group) > 1:
                 found.append(sorted("/".join(one) for one in group))
 
-    for module in graph:
+    for module in edges:
         if module not in number:
             visit(module)
     return found
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    assert circles(GRAPH) == []
+    assert circles(graph()) == []
 
 
 def test_a_circle_would_be_found() -> None:
@@ -79,7 +83,7 @@ def test_the_table_has_every_room() -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_what_the_table_says(room: str) -> None:
-    used = {other[0] for module, others in GRAPH.items() if module[0] == room for other in others} - {room}
+    used = {other[0] for module, others in graph().items() if module[0] == room for other in others} - {room}
     assert used == table()[room], "the table in docs/architecture.md and the imports differ"
 
 
@@ -88,7 +92,7 @@ def test_the_front_door_lists_the_commands_and_each_is_a_file_of_its_own() -> No
     here = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     assert here == {"front_door", "wan", "main"}  # the words of `wan` are read by the emulator
     files = {one for one in MODULES if one[:2] == ("cli", "commands") and one[-1] not in ("__init__", "words")}
-    assert files == {one for one in GRAPH[("__main__",)] if one[:2] == ("cli", "commands")}
+    assert files == {one for one in graph()[("__main__",)] if one[:2] == ("cli", "commands")}
 
 
 WIDE = {"compress": 22, "deploy": 1, "scheduler": 21}
