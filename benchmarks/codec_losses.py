@@ -30,7 +30,7 @@ from farflung.scheduler.workloads.ladder import ladder
 
 from .equal_loss import Bench, run, tune
 from .equal_loss_lines import SEEDS, SIZES, T_95, best_rate, rows
-from .equal_loss_methods import BASELINE, METHODS, Method
+from .equal_loss_methods import BASELINE, FIFTH, METHODS, Method
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE.parent / "scheduler" / "workloads" / "losses.json"
@@ -86,7 +86,8 @@ def ladders() -> dict[str, Method]:
     for mode, every in (("delta", 1), ("gradient", 1), ("delta", FIFTHS), ("delta", RARE)):
         for codec in ladder(mode, every):
             overlap = 1 if mode == "delta" else 0
-            method = Method({"mode": mode, "every": every, "codec": codec, "overlap": overlap})
+            turns = {"fragments": FIFTHS, "block": FIFTH} if every == FIFTHS else {}
+            method = Method({"mode": mode, "every": every, "codec": codec, "overlap": overlap, **turns})
             found[f"ladder: {mode}, every {every}, {codec}"] = method
     return found
 

@@ -34,6 +34,8 @@ HALF, MOST = "nesterov:lr=0.7,momentum=0.5", "nesterov:lr=0.7,momentum=0.9"
 SMALL = "nesterov:lr=0.14,momentum=0.9"  # 0.14 / (1 - 0.9) = 0.7 / (1 - 0.5)
 EDEN1, EDEN2, EDEN4 = (f"eden:bits={bits},biased=true" for bits in (1, 2, 4))
 PART = "eden:bits={bits},biased=true"
+FIFTH = 24_576
+"""Elements: a part of each of the five fragments of a looped size."""
 SPARSE = "chunked_topk:k={k},bits=2"
 """Without an explicit feedback: what was not sent stays in x - g."""
 MUON = {"optimizer": "muon"}
@@ -45,7 +47,7 @@ METHODS: dict[str, Method] = {
     "cocktail, 1/20": Method(delta(DENSER)),
     "eden 0.2 bits": Method(delta("eden:bits=0.2,biased=true")),
     "eden 1 bit, every 5": Method(delta(EDEN1, 5)),
-    "eden 1 bit, in fifths": Method(delta(EDEN1, 5, 1, fragments=5, block=24_576)),
+    "eden 1 bit, in fifths": Method(delta(EDEN1, 5, 1, fragments=5, block=FIFTH)),
     "eden 2 bits, every 10": Method(delta(EDEN2, 10)),
     "eden 4 bits, every 5": Method(delta(EDEN4, 5)),
     "diloco, every 20": Method(diloco()),
@@ -89,20 +91,20 @@ METHODS: dict[str, Method] = {
     ),
     "gradient, cocktail": Method({"mode": "gradient", "codec": f"{COCKTAIL},feedback=true"}),
     # Where its gap to one optimiser is from: four bits in a part of the run, the first or the last.
-    "in fifths, none": Method(delta("none", 5, 1, fragments=5, block=24_576)),
+    "in fifths, none": Method(delta("none", 5, 1, fragments=5, block=FIFTH)),
     "eden in fifths, 4 bits first": Method(
-        delta(EDEN1, 5, 1, fragments=5, block=24_576), remedy=Remedy(codecs=((0.2, EDEN4),))
+        delta(EDEN1, 5, 1, fragments=5, block=FIFTH), remedy=Remedy(codecs=((0.2, EDEN4),))
     ),
     "eden in fifths, 4 bits last": Method(
-        delta(EDEN4, 5, 1, fragments=5, block=24_576), remedy=Remedy(codecs=((0.8, EDEN1),))
+        delta(EDEN4, 5, 1, fragments=5, block=FIFTH), remedy=Remedy(codecs=((0.8, EDEN1),))
     ),
     "eden in fifths, none last": Method(
-        delta("none", 5, 1, fragments=5, block=24_576), remedy=Remedy(codecs=((0.8, EDEN1),))
+        delta("none", 5, 1, fragments=5, block=FIFTH), remedy=Remedy(codecs=((0.8, EDEN1),))
     ),
-    "eden in fifths, outer 0.5": Method(delta(EDEN1, 5, 1, fragments=5, block=24_576, outer=HALF)),
+    "eden in fifths, outer 0.5": Method(delta(EDEN1, 5, 1, fragments=5, block=FIFTH, outer=HALF)),
     "eden 1 bit, outer 0.5": Method(delta(EDEN1, 5, outer=HALF)),
     "eden 1 bit, in sixths": Method(delta(EDEN1, 6, 1, fragments=6, block=20_480)),
-    "muon, eden 1 bit, in fifths": Method(delta(EDEN1, 5, 1, fragments=5, block=24_576), MUON),
+    "muon, eden 1 bit, in fifths": Method(delta(EDEN1, 5, 1, fragments=5, block=FIFTH), MUON),
     "eden 1 bit, every step": Method(delta(EDEN1)),
     "eden 1 bit, every 2": Method(delta(EDEN1, 2)),
     "eden 1 bit, every 6": Method(delta(EDEN1, 6)),
