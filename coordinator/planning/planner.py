@@ -58,7 +58,9 @@ def memories_of(job: Job, found: Mapping[str, Any], nodes: int = 1) -> dict[str,
     usable = memory_of(job, kind, memory, nodes)
     if usable <= 0:
         return {"memory_bytes": None}
-    beside = memory_of(job, "cpu", main, nodes)
+    apart = job.train.offload_kind in APART  # then a plan counts all that lies there (Workload.main_bytes)
+    whole = job.model_copy(update={"train": job.train.model_copy(update={"offload": False})}) if apart else job
+    beside = memory_of(whole, "cpu", main, nodes)
     if kind == "cpu":  # the pieces of an island's processes take the same memory
         beside *= 1 - PIECES / (PIECES + jobs.WEIGHT_BYTES + moment_bytes(job))
     one_memory = {"one_memory": True} if kind == "cpu" else {}

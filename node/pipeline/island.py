@@ -110,14 +110,6 @@ class Island(Hands):
                 "model.subspace does not run on several devices of one node yet",
                 hint="join with each device as a node of its own: --device cuda:0, --device cuda:1, ...",
             )
-        if job.train.offload_kind in ("optimizer", "parameters"):
-            raise FarflungError(
-                f'train.offload = "{job.train.offload_kind}" does not run on several devices of one node: each of them '
-                "would copy all weights out of main memory",
-                "join with each device as a node of its own (--device cuda:0, --device cuda:1, ...), or leave offload "
-                'out and write inside = "fsdp" under [parallel]: each device then has a piece of the weights, and what '
-                "the optimiser and the rounds change lies in main memory anyway",
-            )
         self._definition, self.rows = None, self.ranks
         if job.parallel.inside != "ddp":
             self._definition = model_of(job, facts, fetch, allow_code)
@@ -132,16 +124,25 @@ class Island(Hands):
         words = {"job": job.model_dump_json(), "facts": facts.model_dump_json(), "config": config}
         self.tell("model", **words, allow_code=list(allow_code))
 
-    def place(self, plan: Plan, name: str, frozen: Sequence[Tensor] = (), sections: Sequence[Section] = ()) -> None:
+    def place(
+        self,
+        plan: Plan,
+        name: str,
+        frozen: Sequence[Tensor] = (),
+        sections: Sequence[Section] = (),
+        *,
+        apart: bool = False,
+    ) -> None:
         """Build the stages that the plan gives the node ``name`` on all hands, with these ``frozen`` weights.
-        ``sections``: those of the node, in shared memory, if the ranks hold pieces of the parameters."""
+        ``sections``: those of the node, in shared memory, if the ranks hold pieces of the parameters. ``apart``: what
+        the step changes lies in main memory beside the devices, here and so at the hands."""
         job = with_chosen(self._job, plan.chosen)
         if self._definition is not None and inside_of(job, plan.chosen) != "ddp":
             self._place_shards(self._definition, job, plan, name, sections)
             self._renew = partial(self._place_shards, self._definition, job, plan, name, ())
             return
         self.shards = None
-        self._tell_place(plan, name)
+        self._tell_place(plan, name, apart=apart)
         self._answers()
         if frozen:
             self._tell("base")
@@ -150,9 +151,9 @@ class Island(Hands):
                     carry.broadcast(values.detach())
             self._answers()
 
-    def _tell_place(self, plan: Plan, name: str, rooms: Sequence[Room] = ()) -> None:
+    def _tell_place(self, plan: Plan, name: str, rooms: Sequence[Room] = (), *, apart: bool = False) -> None:
         """``rooms``: of the node's sections, if they are others than before."""
-        told = {"plan": plan.to_json(), "name": name, "threads": torch.get_num_threads()}
+        told = {"plan": plan.to_json(), "name": name, "threads": torch.get_num_threads(), "apart": apart}
         for hand in self._hands:
             self._settle(hand.rank)
             if rooms:

@@ -125,10 +125,20 @@ class Hand:
                 self._kept = self._sections(plan, name, words)
             return {"bytes": self._shards.bytes_held, "kept": self._kept.bytes_kept}, None
         self._shards = None
-        if self._state is None or not self._state.same_place(self._definition, plan, name):
-            self._state = None  # before the next takes its memory
-            self._state = StageState(self._definition, self._job, plan, name, SGD(0.0, 0.0), self.device)
-        self._state.obey(plan)
+        # Where the first process has its weights in main memory, x and its gradient are there at each rank too.
+        keeps_on, computes_on = (torch.device("cpu"), self.device) if words["apart"] else (self.device, None)
+        state = self._state
+        if (
+            state is None
+            or not state.same_place(self._definition, plan, name)
+            or not state.is_on(keeps_on, False, job.train.offload_kind)
+            or state.computes_on != computes_on
+        ):
+            state = self._state = None  # before the next takes its memory
+            self._state = StageState(
+                self._definition, job, plan, name, SGD(0.0, 0.0), keeps_on, computes_on=computes_on
+            )
+        self._held.obey(plan)
         return {}, None
 
     def _sections(self, plan: Plan, name: str, words: Words) -> RankSections:
@@ -205,6 +215,7 @@ class Hand:
             return {}, None
         for section in self._held.sections.values():
             carry.broadcast(section.x)
+        self._held.fresh()
         self._held.gradients.begin()
         return {}, None
 

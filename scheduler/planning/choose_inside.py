@@ -16,7 +16,7 @@ from ..networks.devices import Device
 from ..networks.network import Network
 from ..plans import Plan
 from ..workloads.inside import PIECES, grid_of, rank_needs
-from ..workloads.layers import held_by_stage
+from ..workloads.layers import held_by_stage, trained
 from ..workloads.settled import INSIDE_KEY, as_settled
 from ..workloads.workload import Workload
 from .choose_settings import LEAST_S
@@ -90,9 +90,14 @@ def _fitting(
     network: Network, workload: Workload, planned: Planned, kind: str, deadline: float, current: Plan | None
 ) -> Plan:
     """A plan that fits every device of every island."""
-    joined = room_of(network, workload, kind)
+    joined, over = room_of(network, workload, kind), dict[str, float]()
     for _ in range(TRIES):
-        made = planned(joined, workload, max(deadline - time.monotonic(), LEAST_S), current)
+        try:
+            made = planned(joined, workload, max(deadline - time.monotonic(), LEAST_S), current)
+        except PlanError:
+            if kind == "ddp" and over:
+                break  # the devices have room
+            raise
         over = {name: part for name, part in filled(network, workload, made, kind).items() if part > 1}
         if not over:
             return made
@@ -104,12 +109,14 @@ def _fitting(
         ]
         joined = joined.with_devices(less)
     worst = max(over, key=lambda name: over[name])
+    if kind == "ddp":
+        raise PlanError(f"{worst}: what lies in main memory would need {over[worst]:.2g} times what it has")
     raise PlanError(f"{worst}: each of its devices would need {over[worst]:.2g} times its memory with {kind}")
 
 
 def filled(network: Network, workload: Workload, made: Plan, kind: str) -> dict[str, float]:
     """For each island whose memory is known and joined: what its fullest device holds of the plan, divided by the
-    device's memory."""
+    device's memory; and where its weights lie in main memory, what they take there, divided by that."""
     found: dict[str, float] = {}
     settled = as_settled(workload, made)
     chunks = len(made.stages) // max(1, len(dict.fromkeys(made.pipelines[0])))
@@ -119,6 +126,10 @@ def filled(network: Network, workload: Workload, made: Plan, kind: str) -> dict[
         usual = held_by_stage(settled, len(made.stages), made.microbatches[number] * pieces, chunks)
         for name in dict.fromkeys(pipeline):
             device = network.devices[network.index[name]]
+            if device.ranks > 1 and kind == "ddp" and settled.main_bytes and device.main_bytes and device.memory_bytes:
+                each = settled.main_bytes + (device.ranks - 1) * PIECES
+                count = sum(trained(settled, *made.stages[stage]) for stage in made.stages_of(name))
+                found[name] = each * count / device.main_bytes
             if device.ranks == 1 or device.memory_bytes is None or kind == "ddp":
                 continue
             held = 0.0

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..errors import PlanError
 from ..networks.network import Network
 from ..plans import Plan
-from ..workloads.offload import MOMENTS, NONE, PARAMETERS
+from ..workloads.offload import NONE, PARAMETERS
 from ..workloads.settled import OFFLOAD_KEY, offloaded
 from ..workloads.workload import Workload
 from .choose_settings import LEAST_S
@@ -22,12 +22,11 @@ a plan. Raises PlanError where there is none."""
 
 def possible(network: Network, workload: Workload) -> tuple[str, ...]:
     """The kinds that these devices can have, the least first: a CPU has one memory, so that nothing is gained where one
-    takes part, and islands offload moments alone."""
+    takes part."""
     kinds = tuple(one.kind for one in workload.offloads)
     if any(device.one_memory for device in network.devices):
         return tuple(kind for kind in kinds if kind == NONE)
-    islands = any(device.ranks > 1 for device in network.devices)
-    return tuple(kind for kind in kinds if kind in (NONE, MOMENTS)) if islands else kinds
+    return kinds
 
 
 def plan_offload(

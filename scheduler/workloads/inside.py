@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from .layers import stage_memory, trained
+from .layers import stage_memory, state_memory, trained
+from .offload import APART
 from .workload import Layer, Workload
 
 KINDS = ("ddp", "fsdp", "tp", "fsdp+tp")
@@ -89,6 +90,9 @@ def rank_needs(workload: Workload, layers: tuple[int, int], held: int, kind: str
     if ranks == 1 or kind == "ddp":
         small = _share(workload, ranks, 1)
         kept = stage_memory(replace(small, optimizer_bytes=0.0, round_bytes=0.0), *layers, held) - frozen
+        if workload.offload in APART:  # each has a gradient and the weights to which it is added in main memory
+            copies, main = state_memory(workload, *layers) + frozen, (ranks - 1) * PIECES * count
+            return tuple(RankNeed(copies, 0.0, 0.0, kept, 0.0 if rank else main) for rank in range(ranks))
         beside = (each - PIECES) * count
         return tuple(RankNeed(PIECES * count + frozen, 0.0, 0.0 if rank else beside, kept) for rank in range(ranks))
     fullest = max(_moments(workload, layers, held, rows, columns), key=lambda need: need.device)

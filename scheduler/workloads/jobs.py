@@ -129,6 +129,9 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
     def of_rounds(kind: str) -> float:
         return 0.0 if kind in APART else error_bytes(updates, fields["overlap"], pipelines)
 
+    def of_main(kind: str) -> float:
+        return of_state(NONE) + of_rounds(NONE) if kind in APART else 0.0
+
     open_kinds: tuple[str, ...] = OF_AUTO if kind == AUTO_OFFLOAD else ()
     if _table(job, "model").get("parameters"):
         open_kinds = open_kinds[:1]
@@ -163,9 +166,12 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
         sizes=tuple(Size(size, worth(size, usual, tokens), **bits(size)) for size in sizes),
         optimizer_bytes=of_state(kind),
         block_bytes=block_bytes(kind),
+        main_bytes=of_main(kind),
         round_bytes=of_rounds(kind),
         offload=NONE if kind == AUTO_OFFLOAD else kind,
-        offloads=tuple(Offload(one, of_state(one), of_rounds(one), block_bytes(one)) for one in open_kinds),
+        offloads=tuple(
+            Offload(one, of_state(one), of_rounds(one), block_bytes(one), of_main(one)) for one in open_kinds
+        ),
         recompute=train.get("recompute", False) is True,
         auto_recompute=train.get("recompute") == AUTO,
         critical_batch=None if train.get("critical_batch") is None else _whole(train, "critical_batch", 1),

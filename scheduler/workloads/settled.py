@@ -35,6 +35,7 @@ def offloaded(workload: Workload, kind: str | None = None) -> Workload:
         optimizer_bytes=lies.optimizer_bytes,
         round_bytes=lies.round_bytes,
         block_bytes=lies.block_bytes,
+        main_bytes=lies.main_bytes,
         offloads=(),
         chosen=tuple(chosen.items()),
     )

@@ -103,6 +103,7 @@ class Offload:
     optimizer_bytes: float
     round_bytes: float
     block_bytes: float | None = None
+    main_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,8 @@ class Workload:
     optimizer_bytes: bytes a parameter takes on a device (weights, gradient, moments, reference).
     movable_bytes: the part of them that train.offload would move to main memory; 0 where the job does so already,
     or where it would save nothing. block_bytes: bytes a parameter of a block takes on the device if its weights are
-    there only while it computes; None: as many as elsewhere. round_bytes: further bytes a parameter takes for
+    there only while it computes; None: as many as elsewhere. main_bytes: bytes a parameter takes in main memory where
+    its weights lie there; 0: it is not counted. round_bytes: further bytes a parameter takes for
     rounds (residuals, server errors), where a stage has several holders. codec_seconds: device seconds for each
     element that the activation codec takes at one end, forward and backward. codecs: the codecs that a link may be
     given; empty where the job's own codec is used on every link. efficiency: the part of a device's tflops that
@@ -153,6 +155,7 @@ class Workload:
     optimizer_bytes: float = 16.0
     movable_bytes: float = 0.0
     block_bytes: float | None = None
+    main_bytes: float = 0.0
     round_bytes: float = 0.0
     activation_bytes: float = 4.0
     recompute: bool = False

@@ -8,6 +8,7 @@ from farflung.job.chosen import OFFLOADS, left_open, mistakes, with_chosen
 from farflung.job.schema import Job
 from farflung.scheduler import Device, Network, PlanError, plan
 from farflung.scheduler.planning.choose_offload import possible, said_of
+from farflung.scheduler.workloads.inside import rank_needs
 from farflung.scheduler.workloads.jobs import workload_of
 from farflung.scheduler.workloads.layers import _fits, beside, stage_memory
 from farflung.scheduler.workloads.offload import OF_AUTO
@@ -95,8 +96,26 @@ def test_auto_offloads_only_what_the_devices_can():
     auto = workload_of(job_of("auto"))
     assert possible(network(1e9), auto) == ("none", "moments", "optimizer")
     assert possible(network(1e9, one_memory=True), auto) == ("none",)
-    assert possible(network(1e9, ranks=2), auto) == ("none", "moments")
+    assert possible(network(1e9, ranks=2), auto) == ("none", "moments", "optimizer")
     assert possible(network(1e9), workload_of(job_of("auto", inside="fsdp"))) == ("none", "moments")
+
+
+@pytest.mark.parametrize("kind", ["optimizer", "parameters"])
+def test_an_island_counts_what_each_device_and_the_main_memory_hold(kind):
+    job = job_of(kind)
+    job["train"]["recompute"] = True
+    workload = beside(workload_of(job), 1)
+    parameters, whole = workload.parameters, (0, len(workload.layers) - 1)
+    first, *others = rank_needs(workload, whole, 1, "ddp", 3)
+    assert first.device == others[0].device == others[1].device <= stage_memory(workload, *whole, 1)
+    assert (first.main, others[0].main) == (2 * 8 * parameters, 0)
+    # Weights, gradient, moments, reference: 20 bytes in main memory, and 8 more for each other device.
+    assert workload.main_bytes == 20
+    need, memory = (20 + 2 * 8) * parameters, room(kind) if kind == "optimizer" else 1e9
+    made = plan(network(memory, ranks=3, main_bytes=1.01 * need), workload_of(job), time_limit=0.5)
+    assert len(made.nodes) == 1
+    with pytest.raises(PlanError, match=r"what lies in main memory would need 1\.2 times what it has"):
+        plan(network(memory, ranks=3, main_bytes=need / 1.2), workload_of(job), time_limit=0.5)
 
 
 def test_a_plan_may_choose_what_a_job_leaves_open():

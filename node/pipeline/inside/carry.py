@@ -1,7 +1,8 @@
 """Tensors between the ranks of an island, by torch.distributed.
 
 Gloo sends no tensor of a card (it ends the process), so there each goes through main memory. Only tests have gloo
-between cards: NCCL refuses two ranks of one card.
+between cards: NCCL refuses two ranks of one card. NCCL sends only tensors of cards, so what lies in main memory
+(``train.offload``) goes through the rank's card, piece by piece.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from ...state.sections import vectors
 
 
 def send(tensor: Tensor, rank: int) -> None:
@@ -25,16 +28,27 @@ def receive(into: Tensor, rank: int) -> None:
 
 def broadcast(tensor: Tensor) -> None:
     """Overwrite the tensor with rank 0's, in all ranks. All of them must call it."""
-    came = _here(tensor)
-    dist.broadcast(came, 0)
-    _put(came, tensor)
+    for piece in _pieces(tensor):
+        came = _here(piece)
+        dist.broadcast(came, 0)
+        _put(came, piece)
 
 
 def reduce(tensor: Tensor) -> None:
     """Overwrite rank 0's tensor with the sum over all ranks; on the others its values are undefined afterwards."""
-    came = _here(tensor)
-    dist.reduce(came, 0)
-    _put(came, tensor)
+    for piece in _pieces(tensor):
+        came = _here(piece)
+        dist.reduce(came, 0)
+        _put(came, piece)
+
+
+def _pieces(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Views of a vector, alike on all ranks; anything else whole."""
+    return torch.split(tensor, vectors.PIECE) if tensor.dim() == 1 else (tensor,)
+
+
+def _by_card(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and dist.get_backend() == "nccl"
 
 
 def _by_host(tensor: Tensor) -> bool:
@@ -42,7 +56,9 @@ def _by_host(tensor: Tensor) -> bool:
 
 
 def _here(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy in main memory."""
+    """The tensor, or a copy where the backend can send it."""
+    if _by_card(tensor):
+        return tensor.to("cuda")
     return tensor.cpu() if _by_host(tensor) else tensor
 
 

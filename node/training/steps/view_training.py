@@ -53,7 +53,8 @@ class ViewTraining:
         self.chunks = self._neighbours.chunks = self._chunks()
         if resources.island is not None:
             frozen = [values for _, values in state.frozen()]
-            resources.island.place(plan, context.name, frozen, list(state.sections.values()))
+            sections, apart = list(state.sections.values()), state.computes_on is not None
+            resources.island.place(plan, context.name, frozen, sections, apart=apart)
             view.spread_rounds()
         self.texts: list[StageTexts] = []
         """The texts of each of this node's stages."""

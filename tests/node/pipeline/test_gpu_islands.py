@@ -27,6 +27,7 @@ def island():
 
 CASES = {
     "copies": (job_of(inside="ddp"), ONE_STAGE),
+    "blocks pass": (job_of(inside="ddp", recompute=True, train={"offload": "parameters"}), ONE_STAGE),
     "rows": (job_of(), ONE_STAGE),
     "matrices, two stages": (job_of("llama", "tp"), TWO_STAGES),
 }

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from plain_loop import plain_losses
 from plain_lora import peft_losses, save_base
 from windows import Windows, facts_of
 
+from farflung.job.chosen import with_chosen
 from farflung.job.data.facts import Facts
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
@@ -17,6 +19,7 @@ from farflung.node.pipeline.island import Island
 from farflung.node.pipeline.spread_pass import SpreadPass
 from farflung.node.state.optimizers.make_optimizer import make_optimizer
 from farflung.node.state.stage_state import StageState
+from farflung.node.training.resources import Resources
 from farflung.proto.errors import FarflungError
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
@@ -109,6 +112,70 @@ def test_equal_to_a_node_of_one_device(island, job):
     tolerance = 1e-5 if job.train.precision == "fp32" else 1e-2
     for one, other in ((got.losses, wanted.losses), (got.evals, wanted.evals)):
         assert one == pytest.approx(other, abs=tolerance)
+
+
+@pytest.fixture
+def beside(monkeypatch):
+    """The state of an island's stages lies apart from its models, as beside GPUs; one memory is both here."""
+    monkeypatch.setattr(Resources, "computes_on", lambda self, context: context.device if self.island else None)
+
+
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize("kind", ["optimizer", "parameters"])
+@pytest.mark.parametrize(
+    ("plan", "updates"),
+    [(TWO_PIPELINES, {}), (IN_THE_MIDDLE, {}), (TWO_PIPELINES, COCKTAIL)],
+    ids=["two pipelines", "in the middle", "delta"],
+)
+def test_with_its_state_in_main_memory_it_is_equal_to_a_node_of_one_device(island, monkeypatch, plan, updates, kind):
+    """And to the plain loop. In delta mode each pipeline's local steps are its own."""
+    told, usual = [], Island._tell_place
+    monkeypatch.setattr(Island, "_tell_place", lambda self, *at, **more: (told.append(more), usual(self, *at, **more)))
+    job = job_of(schedule=plan.schedule, **updates)
+    train = {"offload": kind, "recompute": True}
+    job = Job.model_validate({**job.model_dump(exclude_unset=True), "train": {**job.train.model_dump(), **train}})
+    got = trained(job, plan, island)
+    assert told == [{"apart": True}]
+    if updates:
+        wanted = trained(job, plan, None).losses
+    else:
+        wanted = dict(enumerate(plain_losses(job, FACTS, DATA, STEPS), 1))
+    assert got.losses == pytest.approx(wanted, abs=1e-5 if not updates else 1e-4)
+
+
+def test_a_hand_lays_out_its_state_anew_where_the_plan_offloads_in_another_way(island):
+    job = job_of()
+    train = {**job.train.model_dump(), "offload": "auto", "recompute": True}
+    job = Job.model_validate({**job.model_dump(exclude_unset=True), "train": train})
+    definition, device = model_of(job, FACTS), torch.device("cpu")
+    island.take_up(job, FACTS, lambda *_: b"", ())
+    torch.manual_seed(1)
+    sample = torch.randn(1, 16, 32)
+    found = []
+    for kind in ("none", "optimizer", "parameters", "none"):
+        plan = replace(IN_THE_MIDDLE, chosen={"train.offload": kind})
+        apart = kind in ("optimizer", "parameters")
+        own = with_chosen(job, plan.chosen)
+        state = StageState(
+            definition, own, plan, "n0", make_optimizer(own), device, computes_on=device if apart else None
+        )
+        (model,), (section,) = state.models, state.sections.values()
+        island.place(plan, "n0", apart=apart)
+        section.x.copy_(torch.linspace(-1, 1, section.x.numel()))
+        for _ in range(2):  # the second time with other weights
+            section.x.mul_(0.1)
+            island.share([section])
+            state.fresh()
+            state.gradients.begin()
+            made = SpreadPass(island, 0, model.train(), torch.cat([sample, sample]), torch.empty(0))
+            made.backward(torch.ones_like(made.output))
+            state.gradients.end()
+            assert torch.equal(made.output[0], made.output[1])
+            one = section.grad.clone()
+            island.sum([section])
+            assert torch.equal(section.grad, one + one) and one.any()
+        found.append(section.grad.clone())
+    assert all(torch.equal(found[0], one) for one in found)
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft reads it

@@ -11,7 +11,6 @@ from windows import Windows, facts_of
 from farflung.job.checks.train import offload_mistakes
 from farflung.job.schema import Job
 from farflung.node.life import check_offload
-from farflung.node.pipeline.island import Island
 from farflung.node.state.optimizers import adamw_fused, optimizers
 from farflung.node.state.stage_state import StageState
 from farflung.node.training.resources import Resources
@@ -257,11 +256,3 @@ def test_a_node_without_a_gpu_is_told_that_the_run_needs_one():
     check_offload(jobs[1], FAR)
     with pytest.raises(FarflungError, match="computes on the CPU"):
         check_offload(jobs[1], torch.device("cpu"))
-
-
-def test_an_island_says_what_keeps_its_state_in_main_memory():
-    for kind in ("optimizer", "parameters"):
-        job = Job.model_validate({**TABLES, "train": {"offload": kind, "recompute": True}})
-        with pytest.raises(FarflungError, match=f'"{kind}" does not run on several devices') as told:
-            Island.take_up(None, job, None, None, ())
-        assert 'inside = "fsdp" under [parallel]' in told.value.hint
