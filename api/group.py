@@ -68,12 +68,16 @@ class Group:
         cache: Path | None = None,
         insecure: bool = False,
         on_event: Callable[[dict[str, Any]], None] = lambda event: None,
+        offload_folder: Path | str | None = None,
     ) -> None:
         self._link = parse_link(link_text(link))
         check_secure(self._link, insecure)
         self._model = OwnModel(model, optimizer)
-        self._loop = OwnLoop(self._model, optimizer)
         self._cache = writable(own_folder(cache))
+        moments = None if offload_folder is None else Path(offload_folder)
+        if moments is not None:
+            writable(moments, "moments", "group(..., offload_folder=DIR), or leave it out")
+        self._loop = OwnLoop(self._model, optimizer, offload_folder=moments)
         self._enter = partial(enter, advertise=advertise, listen=listen, cache=self._cache, limits=Limits())
         self._past = Past(name or "")
         self._emit = undisturbed(on_event)
@@ -132,6 +136,12 @@ class Group:
             raise JobError(
                 f"the job says model.parameters = {wanted}, and the optimizer here moves {there}",
                 f"write parameters = {there} under [model], or bring the model that the others have",
+            )
+        if joined.job.train.offload_kind == "moments" and self._model.device.type != "cpu":
+            raise JobError(
+                "the job keeps moments in main memory (train.offload), and the optimizer here steps on "
+                f"{self._model.device}, where it needs them",
+                'write offload = "none" under [train], or bring a model on the CPU',
             )
 
     def _join(self) -> _Member:
@@ -233,7 +243,8 @@ def group(link: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *
         link: as the coordinator prints it; ``@FILE``: read it from FILE.
         model: the parameters that the optimizer moves are trained; they must be float32, on one device.
         optimizer: one that has taken no step. It takes its steps inside ``g.step()``.
-        name, listen, advertise, cache, insecure: as for `farflung join`.
+        name, listen, advertise, cache, insecure, offload_folder: as for `farflung join`. Moments that the job offloads
+            lie in main memory, so a model on a GPU is refused then.
         on_event: called with the events that `farflung join --json` prints.
 
     Raises:

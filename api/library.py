@@ -58,6 +58,7 @@ def train(
     advertise: str | None = None,
     on_event: Callable[[Event], None] | None = None,
     listener: Callable[[Event], None] | None = None,
+    offload_folder: Path | str | None = None,
 ) -> Trained:
     """Trains a job with ``nodes`` node processes on this machine, and ``others`` nodes on other machines.
 
@@ -72,6 +73,7 @@ def train(
         listen, advertise: HOST:PORT where the coordinator listens and is reached, as for ``farflung coordinator
             start``. Without ``others`` only this machine reaches it; with ``others`` it listens on 0.0.0.0:7070.
         on_event: called with every event of ``farflung run --json``; without it they are shown as that command does.
+        offload_folder: of the nodes of this machine, as for ``farflung run``.
 
     Raises:
         JobError: the job is wrong; the message says where. RunFailed: the run could not be finished.
@@ -105,7 +107,17 @@ def train(
 
         try:
             where = listen or ("0.0.0.0:7070" if others else "127.0.0.1:0")
-            plan = LocalRun(path, folder, nodes, device, code, listen=where, advertise=advertise, others=others)
+            plan = LocalRun(
+                path,
+                folder,
+                nodes,
+                device,
+                code,
+                listen=where,
+                advertise=advertise,
+                others=others,
+                offload_folder=None if offload_folder is None else Path(offload_folder),
+            )
             status = run_here(plan, show)
         except KeyboardInterrupt:
             if on_event is None:

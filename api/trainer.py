@@ -73,8 +73,8 @@ class Trainer:
             a ``loss_mask``, ``completion_mask`` or ``assistant_masks``, is context and does not count in the loss; each
             row is then a separate document, which does not attend to others.
         processing_class: the tokenizer that made the rows.
-        nodes: node processes on this machine, at least one. others, listen, advertise: for more nodes on other
-            machines, as for :func:`farflung.train`.
+        nodes: node processes on this machine, at least one. others, listen, advertise, offload_folder: as for
+            :func:`farflung.train`; the first three are for more nodes on other machines.
         job: further tables of a job file, such as ``{"updates": {"codec": "none"}}``. Without ``updates`` and
             ``activations``, updates and activations are compressed as by ``farflung job init``.
 
@@ -101,6 +101,7 @@ class Trainer:
         on_event: Callable[[Event], None] | None = None,
         data_collator: Collator | None = None,
         callbacks: Sequence[Any] = (),
+        offload_folder: Path | str | None = None,
     ) -> None:
         if processing_class is None:
             raise FarflungError("the Trainer has no tokenizer", "Trainer(..., processing_class=tokenizer)")
@@ -114,7 +115,7 @@ class Trainer:
         self.result: Trained | None = None
         self._nodes, self._job, self._on_event = nodes, job or {}, on_event
         self._others, self._listen, self._advertise = others, listen, advertise
-        self._collator, self._callbacks = data_collator, callbacks
+        self._collator, self._callbacks, self._offload_folder = data_collator, callbacks, offload_folder
 
     def train(self) -> Trained:
         """Trains, and loads the result into ``model``. Errors as :func:`farflung.train`.
@@ -160,6 +161,7 @@ class Trainer:
             state=folder,
             on_event=self._on_event,
             listener=listener,
+            offload_folder=self._offload_folder,
         )
         self._load()
         return self.result

@@ -12,6 +12,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from types import FrameType
 
+from ...coordinator.store.engines.sqlite import FILE
 from ...job.files import load_job
 from ...proto.errors import FarflungError, RunFailed
 from ...proto.process.telling import undisturbed
@@ -24,6 +25,8 @@ _START_SECONDS = 120.0
 _LEAST_WORK = 1.0
 """Least work (`Child.work`) in that time of a process that reads data or profiles a model."""
 _PARTING_SECONDS = 20.0
+_STALLED_SECONDS = 30.0
+"""Seconds for which a run whose node has died before the first step may wait: until then it may be planned again."""
 _LEAVING_SECONDS, _GOODBYE_SECONDS = 40.0, 5.0
 """Seconds after Ctrl-C: for the coordinator's last checkpoint and the nodes' goodbyes; and then for the nodes'
 processes to end."""
@@ -64,7 +67,8 @@ def run(plan: LocalRun, show: Callable[[Event], None]) -> int:
     """Start the coordinator, then the nodes; show the coordinator's events until it ends.
 
     Returns the coordinator's exit status. A node that ends before the run does is shown as a warning; when the last
-    one is gone the run has failed. Raises RunFailed, or KeyboardInterrupt after everyone was asked to leave.
+    one is gone the run has failed, and so it has when one dies before the first step and the others can't go on. Raises
+    RunFailed or the node's error, or KeyboardInterrupt after everyone was asked to leave.
     """
     show = undisturbed(show)
     with interruptible():
@@ -118,10 +122,12 @@ def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) ->
     )
     nodes: list[Child] = []
     lost: Ended | None = None
+    start = _Start(has_begun(plan.state), plan.others)
     worked = 0.0
     deadline = time.monotonic() + _START_SECONDS
     while True:
         word = children.next(timeout=0.5)
+        start.check(time.monotonic())
         if word is None:
             if time.monotonic() < deadline or (nodes and lost is None):
                 continue
@@ -138,7 +144,9 @@ def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) ->
             return _parted(children, nodes, word, coordinator)
         if isinstance(word, Ended):
             if word.status:
-                show({"event": "warning", "node": word.child.name, "message": f"ended: {word.child.end_text()}"})
+                goes_on = start.ended(word)
+                message = f"ended: {word.child.end_text()}{goes_on}"
+                show({"event": "warning", "node": word.child.name, "message": message})
             if not any(node.alive for node in nodes):
                 # If all left with a goodbye, the coordinator has told them to leave and will end too. Otherwise the run
                 # can't continue.
@@ -150,11 +158,67 @@ def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) ->
             deadline = max(deadline, time.monotonic() + (_PARTING_SECONDS if nodes else _START_SECONDS))
             if word.event.get("event") == "error":
                 continue  # raised with its status when the coordinator ends
+            start.said(word.event, time.monotonic())
             show(word.event)
             if word.event.get("event") == "listening" and not nodes:
                 nodes = _start_nodes(plan, children, str(word.event["link"]), flags)
         elif word.event.get("event") == "warning":
             show(word.event)
+
+
+class _Start:
+    """Whether a run reaches its first step after a node of this machine has died. ``begun``: an earlier life of the run
+    had made steps, so that it goes on with fewer nodes. ``others``: how many nodes of other machines it waits for."""
+
+    def __init__(self, begun: bool, others: int) -> None:
+        self._begun, self._others, self._stepped = begun, others, False
+        self._first: Ended | None = None
+        """The first node that has died before the first step."""
+        self._waits_since: float | None = None
+
+    def ended(self, word: Ended) -> str:
+        """A node has died: what to say of the others. Raises the node's error if they can't go on without it."""
+        if self._stepped:
+            return ""
+        self._first = self._first or word
+        if not self._begun:
+            raise _fell(word, "and the run begins only with all nodes that it was started with")
+        return "; the others go on without it, if there is a plan for them"
+
+    def said(self, event: Event, now: float) -> None:
+        """The coordinator has said this."""
+        if event["event"] == "step":
+            self._stepped = True
+        if event["event"] == "phase":
+            self._begun = self._begun or event["phase"] == "training"
+            self._waits_since = now if event["phase"] == "waiting" else None
+
+    def check(self, now: float) -> None:
+        """Raises the error of the node that has died if the others wait for more, and nobody else is to come."""
+        since = self._waits_since
+        if self._first is None or self._stepped or self._others or since is None or now < since + _STALLED_SECONDS:
+            return
+        raise _fell(self._first, "and the others can't go on without it")
+
+
+def has_begun(state: Path) -> bool:
+    """Whether the run in a state folder has made steps."""
+    if not (state / FILE).exists():
+        return False
+    from ...coordinator.observe.status import read_status
+
+    return bool(read_status(state).get("step"))
+
+
+def _fell(word: Ended, why: str) -> FarflungError:
+    """The error of a run that a node's death before the first step has ended."""
+    child, status = word.child, word.status if word.status in (2, 3) else FAILED
+    hint = str(child.error.get("hint", ""))
+    log = f"its log is {child.log}"
+    said = child.error.get("message") or child.end_text()
+    return FarflungError(
+        f"{child.name} ended before the first step, {why}: {said}", f"{hint}; {log}" if hint else log, status
+    )
 
 
 def _python_path(plan: LocalRun) -> dict[str, str]:

@@ -64,6 +64,18 @@ def test_a_table_that_a_mapping_has_is_taken_as_it_is(tmp_path: Path, monkeypatc
         assert (read.activations.forward, read.activations.backward) == ("auto", "int8")
 
 
+def test_the_nodes_of_a_call_get_the_folder_for_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[Any] = []
+    monkeypatch.setattr("farflung.api.library.run_here", lambda plan, show: plans.append(plan) or 4)
+    shape = {"family": "gpt2", "layers": 1, "width": 16, "heads": 2, "context": 16}
+    (tmp_path / "text.txt").write_text(TEXT)
+    job = {"run": {"steps": 3}, "model": shape, "data": {"text": [str(tmp_path / "text.txt")]}}
+    for folder in (None, str(tmp_path / "nvme")):
+        with pytest.raises(FarflungError):
+            farflung.train(job, state=tmp_path / "state", offload_folder=folder)
+    assert [plan.offload_folder for plan in plans] == [None, tmp_path / "nvme"]
+
+
 def test_wrong_jobs_are_errors_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(JobError, match=r"unknown key run\.stepz"):

@@ -39,6 +39,12 @@ if words[0] == "coordinator":
         raise SystemExit(7)
     if play not in ("silent", "works"):
         say("listening", link="farflung://127.0.0.1:1/#T")
+    if play == "killed":
+        say("step", step=1)
+    if play == "killed early, planned":
+        say("phase", phase="training", why="4 nodes in: the run starts")
+        time.sleep(1.0)
+        say("phase", phase="waiting", why="waiting for 1 more node")
     if play == "done":
         time.sleep(0.3)
         say("done", steps=3)
@@ -57,7 +63,10 @@ if words[0] == "join":
     if play == "no nodes":
         say("error", message="the ticket expired", hint="ask for a new link")
         raise SystemExit(3)
-    if play == "killed" and name == "node-1":
+    if play == "refused early" and name == "node-1":
+        say("error", message="there is no cuda:7 here", hint="--device cuda:0")
+        raise SystemExit(2)
+    if play.startswith("killed") and name == "node-1":
         os.kill(os.getpid(), signal.SIGKILL)
     if play == "grandchild":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -148,6 +157,39 @@ def test_nodes_that_are_refused_end_the_run(stand_in: Path, monkeypatch: pytest.
         play(stand_in, "no nodes", monkeypatch)
     assert caught.value.status == 3 and "the ticket expired" in caught.value.message
     assert processes_of(stand_in / "package") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "hint", "status"),
+    [
+        ("killed early", "killed by SIGKILL", "its log is ", 4),
+        ("refused early", "there is no cuda:7 here", "--device cuda:0; its log is ", 2),
+    ],
+)
+def test_a_node_that_dies_before_the_first_step_ends_the_run(
+    name: str, says: str, hint: str, status: int, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(FarflungError) as caught:
+        play(stand_in, name, monkeypatch)
+    wanted = (
+        f"node-1 ended before the first step, and the run begins only with all nodes that it was started with: {says}"
+    )
+    assert caught.value.message == wanted and caught.value.status == status
+    assert caught.value.hint == f"{hint}{stand_in / 'state' / 'logs' / 'node-1.log'}"
+    assert processes_of(stand_in / "package") == []
+
+
+def test_others_that_can_go_on_are_let_and_others_that_wait_are_not(
+    stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "_STALLED_SECONDS", 0.5)
+    monkeypatch.setattr(run_module, "has_begun", lambda state: True)
+    shown: list[dict[str, Any]] = []
+    monkeypatch.setenv("PLAY", "killed early, planned")
+    with pytest.raises(FarflungError, match="and the others can't go on without it: killed by SIGKILL"):
+        run(LocalRun(stand_in / "job.toml", stand_in / "state", 2), lambda e: shown.append(dict(e)))
+    [warning] = [event for event in shown if event["event"] == "warning"]
+    assert warning["message"] == "ended: killed by SIGKILL; the others go on without it, if there is a plan for them"
 
 
 def test_a_dead_node_is_shown_and_ctrl_c_ends_everyone(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:

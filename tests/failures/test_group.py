@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,9 +14,11 @@ from torch.nn import functional
 
 import farflung
 from farflung.job.data.sampling import Position, sample_ids
+from farflung.job.schema import Job
 from farflung.node.training.external.external_loop import OwnLoop
 from farflung.node.training.external.external_model import OwnModel, OwnOptimizer
 from farflung.proto.errors import FarflungError
+from farflung.proto.words.link import Link
 
 pytestmark = pytest.mark.timeout(1200)  # what is waited for is a state
 
@@ -216,3 +219,29 @@ def test_a_run_with_a_model_of_its_own_is_not_for_groups(farm, monkeypatch):
     done = run.coordinator(wait=False)
     run.wait(lambda: not done.alive, "the job is refused")
     assert done.status == 2 and "train.learning_rate is decided by the members' own loop" in json.dumps(done.events)
+
+
+def test_a_loop_s_moments_lie_in_a_folder_where_the_job_offloads_them_and_a_gpu_is_told(tmp_path):
+    model = nn.Linear(4, 3)
+    parameters = sum(one.numel() for one in model.parameters())
+    link = Link("127.0.0.1", 7070, run="0" * 16, ticket=f"{'0' * 8}.{'0' * 32}")
+
+    def group(folder):
+        optimizer = torch.optim.AdamW(model.parameters())
+        return farflung.group(str(link), model, optimizer, cache=tmp_path, insecure=True, offload_folder=folder)
+
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FarflungError, match="cannot keep its moments in"):
+        group(tmp_path / "file" / "below")
+    one = group(str(tmp_path / "nvme"))
+    assert one._loop.owner.offload_folder == tmp_path / "nvme" and (tmp_path / "nvme").is_dir()
+    assert group(None)._loop.owner.offload_folder is None
+    tables = {"run": {"steps": 1}, "model": {"parameters": parameters}, "data": {"samples": 4}}
+    for kind in ("none", "moments"):
+        joined = SimpleNamespace(job=Job.model_validate({**tables, "train": {"offload": kind}}))
+        one._check(joined)
+        one._model.device = torch.device("cuda:0")
+        if kind == "moments":
+            with pytest.raises(FarflungError, match="steps on cuda:0, where it needs them"):
+                one._check(joined)
+        one._model.device = torch.device("cpu")

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Protocol
 
@@ -53,8 +54,8 @@ class Order:
 class LoopOwner(Owner):
     """The loop's wishes as an owner's: to leave, or, after a long absence of the loop, to have no place meanwhile."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, offload_folder: Path | None = None) -> None:
+        super().__init__(offload_folder=offload_folder)
         self.leaves = ""
         self._waits_since: float | None = None
         self._usual: deque[float] = deque(maxlen=20)
@@ -104,9 +105,11 @@ class LoopTrainer(Protocol):
 class OwnLoop:
     """The Runner of a node whose steps a user's loop computes."""
 
-    def __init__(self, model: OwnModel, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self, model: OwnModel, optimizer: torch.optim.Optimizer, *, offload_folder: Path | None = None
+    ) -> None:
         self.model, self.optimizer = model, OwnOptimizer(model, optimizer)
-        self.owner = LoopOwner()
+        self.owner = LoopOwner(offload_folder)
         self.trainer: LoopTrainer | None = None
         self._changed = threading.Condition()
         self.life = 0
