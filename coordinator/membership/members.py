@@ -43,7 +43,7 @@ def put(state: State, node: Node) -> State:
 
 def kept_apart(state: State, pairs: Set[tuple[str, str]]) -> State:
     """The state in which no plan has these pairs (names in order) in one group, nor one that was made before."""
-    return replace(state, broken=state.broken | pairs, tuned=None, unplannable=frozenset())
+    return replace(state, broken=state.broken | pairs, tuned=None, wanted=None, unplannable=frozenset())
 
 
 def beaten(state: State, beats: s.Beats, now: float) -> State:

@@ -61,7 +61,8 @@ def go_on(given: Given, state: State, event: s.GoOn, now: float) -> Result:
 
 def change_job(given: Given, state: State, event: s.Changed, now: float) -> Result:
     """A person changed a key of the job (``farflung coordinator set``)."""
-    return begin_anew(replace(state, job=event.job, tuned=None), event.why, now)  # a plan of the job before
+    state = replace(state, job=event.job, tuned=None, wanted=None)  # plans of the job before
+    return begin_anew(state, event.why, now)
 
 
 def save(given: Given, state: State, event: s.Save, now: float) -> Result:

@@ -1,8 +1,12 @@
 """Spares follow places; a joiner that would make the others wait catches up as one first."""
 
-from membership_script import flushed, holding, slow, view_of
+from dataclasses import replace
+
+import pytest
+from membership_script import flushed, holding, planner, slow, view_of
 
 from farflung.coordinator.membership import signals as s
+from farflung.coordinator.membership.machine import Membership
 from farflung.coordinator.membership.resuming.shadows import place_to_follow, shadows
 from farflung.coordinator.membership.state import FLUSHING, PREPARING, TRAINING
 from farflung.scheduler.plans import Plan
@@ -64,6 +68,24 @@ def test_a_quick_joiner_gets_its_place_at_once():
     script = slow(0.1)
     script(*(holding(script, name, 5) for name in "ab"), flushed(script, "c", 0))
     assert set(script.get(s.SendView)[0].view.plan.nodes) == set("abc")
+
+
+@pytest.mark.parametrize("event", [s.Changed("{}", "another codec"), s.Apart("a", "d", "they do not reach each other")])
+def test_the_place_that_it_was_to_have_is_planned_anew_if_the_job_or_the_links_change(event):
+    """The plan with the joiner's place was made before."""
+    script = slow()
+    view_of(script, "ab", 5, flushed(script, "c", 0))
+    anew = {"chosen": {"train.microbatch": 4}}
+    script.machine = Membership(
+        lambda names, current, broken: replace(planner(names, current, broken, 1), **anew), lambda *_: 60.0
+    )
+    script(event)
+    if script.state.phase == FLUSHING:
+        view_of(script, "ab", 6, flushed(script, "c", 0))
+    script.wait(30)
+    script(s.CaughtUp("c", "c1", script.state.view.number))
+    view = view_of(script, "ab", 9, flushed(script, "c", 9, range(4)))
+    assert set(view.plan.nodes) == set("abc") and view.plan.chosen == anew["chosen"]
 
 
 def test_nobody_notices_that_it_dies():
