@@ -23,6 +23,7 @@ from ...proto.messages import bodies
 from ...proto.words.loss_scale import is_scale
 from ...scheduler import Action, Order
 from ..context import NodeContext
+from ..device.out_of_memory import is_out_of_memory
 from ..models.compiled import not_compiled
 from ..models.dropout import Draw
 from ..models.stage import Pass
@@ -230,7 +231,7 @@ class StageRunner:
             if failure := not_compiled(problem):
                 raise failure from problem
             known = chunk.model.is_first or chunk.stage in self._samples
-            if known or isinstance(problem, torch.OutOfMemoryError):
+            if known or is_out_of_memory(problem):
                 if (own := chunk.model.own_failure(problem)) is not None:
                     raise own from problem
                 raise

@@ -15,13 +15,12 @@ from ....proto import control_pb2
 from ....proto.errors import FarflungError
 from ....scheduler.trials import Trial
 from ....scheduler.workloads.offload import MOMENTS, NONE
+from ...device.out_of_memory import is_out_of_memory
 from ...state.stage_state import StageState
 from ..member.view_member import ViewMember
 
 AGAIN_S = 5.0
 """Seconds after which a node says once more that it could not compute a trial."""
-_SAYS = ("out of memory", "can't allocate memory", "not enough memory", "STATUS_ALLOC_FAILED")
-"""The last one is what libraries of CUDA say, for which torch has a plain RuntimeError."""
 
 
 class Trying:
@@ -133,10 +132,3 @@ class Trying:
     def _trial(self, step: int) -> Trial:
         at = self._index(step)
         return self._usual if at is None or self._tuning is None else self._tuning.trials[at]
-
-
-def is_out_of_memory(problem: BaseException) -> bool:
-    """Whether an error is an allocator's refusal. torch has a class of its own for devices' memory alone."""
-    if isinstance(problem, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return isinstance(problem, RuntimeError) and any(words in str(problem) for words in _SAYS)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ....job.data.sampling import assign, sample_ids
 from ....proto import control_pb2, data_pb2
+from ....proto.errors import FarflungError
 from ....proto.messages import bodies
 from ....scheduler.workloads.ladder import link_ladder
 from ...context import NodeContext
@@ -192,7 +193,7 @@ class ViewTraining:
             self.runner.in_flight = self.trying.in_flight(step)
         try:
             tally = self.runner.step(step, microbatches, scale)
-        except (RuntimeError, MemoryError) as problem:
+        except (RuntimeError, MemoryError, FarflungError) as problem:
             if not self.trying.may_fail(step, problem):
                 raise
         else:

@@ -1,14 +1,20 @@
 """Steps that are trials: all stages cut alike, the results stay, and a trial without enough memory costs one view."""
 
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
 from windows import Windows, facts_of
 
 from farflung.job.schema import Job
+from farflung.node.device.out_of_memory import is_out_of_memory
+from farflung.node.models.stage import StageModel
 from farflung.node.pipeline.runner import StageRunner
-from farflung.node.training.steps.trying import is_out_of_memory
+from farflung.node.pipeline.tally import Tally
+from farflung.proto.errors import FarflungError
 from farflung.scheduler import Plan
 from farflung.scheduler.after_trials import without
 from farflung.scheduler.trials import Trial, Tuning
@@ -104,6 +110,41 @@ def test_a_trial_that_takes_too_much_memory_is_given_up_and_its_step_is_computed
     assert not hub.errors and hub.outcome.views == 2
 
 
+def test_main_memory_that_a_model_of_a_person_s_own_asks_for_is_no_error_of_its_code(monkeypatch, plain):
+    """On a CPU torch raises a plain RuntimeError, and the stage names what it finds in a person's own layers."""
+    failed = []
+
+    def short(module, inputs):
+        if isinstance(module, StageModel) and module.is_last and module.training and module.recompute and not failed:
+            failed.append(True)
+            torch.empty(1 << 60)
+
+    hook = register_module_forward_pre_hook(short)
+    monkeypatch.setattr(StageModel, "own_failure", lambda self, error: FarflungError(f"model.build: {error}"))
+    try:
+        hub = begun(replace(PLAN, tuning=TUNING))
+        while (said := hub._next()[1]).WhichOneof("kind") != "trial_failed":
+            assert said.WhichOneof("kind") not in ("finished", "warning")
+    finally:
+        hook.remove()
+    assert TUNING.at(said.trial_failed.step) == 3
+    hub.change(without(replace(PLAN, tuning=TUNING), 3, said.trial_failed.why), PLAN.nodes)
+    assert_same(hub.finish(PLAN.nodes), plain)
+    assert not hub.errors and hub.outcome.views == 2
+
+
+def test_main_memory_that_is_too_small_at_the_first_microbatch_is_not_the_sender_s_fault():
+    runner, chunk = object.__new__(StageRunner), SimpleNamespace(stage=1, before="a")
+    chunk.begin = lambda *_: torch.empty(1 << 60)
+    chunk.model = SimpleNamespace(is_first=False, own_failure=lambda problem: None)
+    runner._clock, runner._precision = SimpleNamespace(computing=lambda *_: nullcontext()), "fp32"
+    runner._device, runner._samples = torch.device("cpu"), {}
+    runner._neighbours = SimpleNamespace(spoiled=lambda sender, what: pytest.fail(f"{sender} sent {what}"))
+    with pytest.raises(RuntimeError, match="memory") as caught:
+        runner._compute(chunk, torch.zeros(1), torch.zeros(1), None, Tally())
+    assert is_out_of_memory(caught.value)
+
+
 def test_what_counts_as_too_little_memory():
     assert is_out_of_memory(torch.OutOfMemoryError("any")) and is_out_of_memory(MemoryError())
     with pytest.raises(RuntimeError) as caught:
@@ -111,3 +152,7 @@ def test_what_counts_as_too_little_memory():
     assert is_out_of_memory(caught.value)
     assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
     assert not is_out_of_memory(RuntimeError("a shape is wrong")) and not is_out_of_memory(ValueError("out of memory"))
+    named = FarflungError("a layer of own:model failed")
+    assert not is_out_of_memory(named)
+    named.__cause__ = caught.value
+    assert is_out_of_memory(named)
