@@ -67,8 +67,16 @@ def with_trials(network: Network, workload: Workload, made: Plan, current: Plan 
         return made if made.tuning == before else replace(made, tuning=before)
     if ended:
         why = f"nothing more is tried: nodes were lost during trials, {broken} times"
-        return replace(made, tuning=Tuning((), why, broken))
-    return replace(made, tuning=_tuning(network, workload, made, broken))
+        return replace(made, tuning=_as_known(Tuning((), why, broken), before))
+    return replace(made, tuning=_as_known(_tuning(network, workload, made, broken), before))
+
+
+def _as_known(tuning: Tuning | None, before: Tuning | None) -> Tuning | None:
+    """Of another shape than the plan before: what was measured there is this plan's own choice, and stays the run's
+    until this shape's trials are decided, even if its view ends before."""
+    if before is None or not before.measured:
+        return tuning
+    return replace(tuning or Tuning(), measured=True, offload=before.offload)
 
 
 def _same_shape(made: Plan, current: Plan) -> bool:
@@ -95,7 +103,7 @@ def _tuning(network: Network, workload: Workload, made: Plan, broken: int) -> Tu
     moved: list[Trial] = []
     """Those for which moments move: they come last, so that they seldom do."""
     said: list[str] = []
-    for one in _others(workload, made):
+    for one in _others(workload, made, said):
         deep, why = _fitted(network, workload, made, one)
         if not why:
             trials.append(deep)
@@ -131,16 +139,24 @@ def _own(workload: Workload, made: Plan) -> Trial:
     return Trial(size, None if again is None else bool(again), made.in_flight, pieces=made.pieces)
 
 
-def _others(workload: Workload, made: Plan) -> Iterator[Trial]:
+def _others(workload: Workload, made: Plan, said: list[str]) -> Iterator[Trial]:
+    """``said``: takes a sentence where no smaller, or no larger, microbatch divides every pipeline's samples."""
     own = _own(workload, made)
     if made.pieces:
         yield Trial(own.microbatch, own.recompute)
     elif workload.sizes and made.schedule != "interleaved":  # which wants as many microbatches as it has stages
         known = [one.microbatch for one in workload.sizes]
         at = known.index(own.microbatch)
-        for size in known[max(0, at - 1) : at] + known[at + 1 : at + 2]:
-            if all(count * own.microbatch % size == 0 for count in made.microbatches):
+        shares = [count * own.microbatch for count in made.microbatches]
+        for sizes, which in ((known[:at][::-1], "smaller"), (known[at + 1 :], "larger")):
+            size = next((size for size in sizes if all(share % size == 0 for share in shares)), None)
+            if size is not None:
                 yield Trial(size, own.recompute)
+            elif sizes:
+                samples = ", ".join(map(str, sorted(set(shares))))
+                said.append(
+                    f"no {which} microbatch is tried: none of {sizes} divides each pipeline's {samples} samples"
+                )
     if workload.auto_recompute and made.chosen.get(OFFLOAD_KEY) != PARAMETERS:  # which has to compute again
         yield Trial(own.microbatch, not own.recompute)
 

@@ -100,6 +100,22 @@ def test_only_what_the_job_leaves_open_is_tried():
             assert sum(tried.microbatches) * size == 16 and min(tried.microbatches) >= 1
 
 
+def test_a_neighbour_that_divides_no_share_is_passed_over_for_the_next_one():
+    work, net = job(batch=120), network("ab")
+    assert [one.microbatch for one in work.sizes][2:5] == [4, 8, 20]
+    own = replace(made(net, replace(work, stages=1)), tuning=None)
+    four = replace(own, chosen={"train.microbatch": 4}, microbatches=(15, 15))  # 60 samples: 8 does not divide them
+    tried = with_trials(net, work, four, None).tuning
+    assert [one.microbatch for one in tried.trials] == [4, 2, 20] and not tried.why
+    uneven = with_trials(net, work, replace(four, microbatches=(14, 16)), None).tuning
+    assert [one.microbatch for one in uneven.trials] == [4, 2, 8]
+    odd = with_trials(net, work, replace(four, microbatches=(13, 17)), None).tuning
+    assert [one.microbatch for one in odd.trials] == [4, 2]
+    assert re.fullmatch(
+        r"no larger microbatch is tried: none of \[8, 20, [^]]*\] divides each pipeline's 52, 68 samples", odd.why
+    )
+
+
 def test_what_does_not_fit_the_memory_is_never_tried():
     roomy = made(network(), job())
     counts, memory = [], 1e10
@@ -203,7 +219,13 @@ def test_what_was_measured_holds_while_the_shape_is_the_same_and_longer():
     assert again.same_placement(best) and again.tuning == best.tuning
     fewer = made(network("ab"), replace(work, pipelines=1), best)
     assert fewer.chosen == best.chosen, "the arithmetic's own choice was slower"
-    assert fewer.tuning.trials and not fewer.tuning.measured, "a new shape is measured anew"
+    assert fewer.tuning.trials and fewer.tuning.measured, "a new shape is measured anew, and until then nothing is lost"
+    back = made(net, work, fewer)  # the view of two ended within its trials
+    assert back.chosen == best.chosen and back.tuning.trials, "what was measured survives it"
+    two = replace(fewer, tuning=None)
+    assert with_trials(network("ab", ranks=2), work, two, best).tuning == Tuning(measured=True), (
+        "where nothing can be tried"
+    )
     assert held(replace(work, sizes=work.sizes[-1:]), best).sizes, "another job than the one that was measured"
 
 

@@ -100,6 +100,47 @@ def test_a_trial_that_takes_too_much_memory_is_left_out_and_the_others_begin_aga
     assert made.failed("d", VIEW, BEGIN + 3, "the same") is None
 
 
+def test_views_that_are_shorter_than_the_trials_decide_together():
+    """The first cycle of each counts nothing: three views of 8 steps have counted what one of 12 has."""
+    made, found = Tuner(), list(reports({0: 0.44, 1: 0.5, 2: 0.4}))
+    verdicts = []
+    for view in range(VIEW, VIEW + 4):
+        made.enter(view, PLAN, BEGIN)
+        for node, one in found[: 8 * len(NODES)]:
+            report = StepDone(view=view, step=one.step, seconds=one.seconds % 5.0)
+            verdicts += [(view, verdict) for verdict in [made.step(node, report)] if verdict is not None]
+    ((view, verdict),) = verdicts
+    assert (
+        view == VIEW + 2 and verdict.plan.chosen == {"train.microbatch": 4} and "0.4 s with microbatch 4" in verdict.why
+    )
+    assert verdict.anew, "the view would go on trying, and a node that fails in a trial waits for another view"
+
+
+def test_other_places_or_trials_begin_anew():
+    made, found = tuner(), list(reports({0: 0.4, 1: 0.5, 2: 0.3}))
+    assert said(made, found[:-1]) is None
+    for other in (replace(PLAN, pipelines=PLAN.pipelines[::-1]), without(PLAN, 2, "no")):
+        made.enter(VIEW + 1, other, BEGIN)
+        made.enter(VIEW, PLAN, BEGIN)
+        assert said(made, found[-4:]) is None
+
+
+def test_views_in_which_nothing_counts_are_named_once():
+    made, found = Tuner(), list(reports({0: 0.44, 1: 0.5, 2: 0.4}))[: 3 * len(NODES)]
+    verdicts = []
+    for view in range(VIEW, VIEW + 6):
+        made.enter(view, PLAN, BEGIN)
+        for node, one in found:
+            report = StepDone(view=view, step=one.step, seconds=one.seconds)
+            verdicts += [(view, verdict) for verdict in [made.step(node, report)] if verdict is not None]
+    ((view, verdict),) = verdicts
+    assert view == VIEW + 3 and verdict.plan == PLAN and not verdict.anew
+    assert verdict.why == (
+        "the last 3 views ended within the 12 steps that try microbatch 2, microbatch 1, microbatch 4: "
+        "nothing is decided yet"
+    )
+
+
 # ---- the machine ---------------------------------------------------------------------------------
 
 
@@ -134,6 +175,15 @@ def test_the_choice_in_force_stays_without_a_view_change_and_is_stored():
     (kept,) = script.get(s.KeepView)
     assert kept.view == script.state.view and "2 is as fast" in kept.view.why
     assert script.get(s.Say)[0].why == "2 is as fast"
+
+
+def test_what_keeps_trials_from_ending_is_in_the_view_s_why():
+    script = trains()
+    before = script.state.view
+    script(s.Tuned(before.number, before.plan, "the last 3 views ended early"))
+    assert script.state.phase == TRAINING and script.state.view.plan == before.plan
+    assert script.state.view.why == f"{before.why}; the last 3 views ended early"
+    assert script.get(s.Say)[0].why == "the last 3 views ended early"
 
 
 def test_a_node_that_waits_gets_another_view_even_with_the_same_choice():
