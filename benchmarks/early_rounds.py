@@ -16,6 +16,7 @@ import heapq
 import itertools
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from farflung.job.schema import Updates
@@ -36,24 +37,35 @@ from farflung.node.state.stage_state import round_plan
 from farflung.scheduler import Plan
 
 RESULTS = Path(__file__).resolve().parent / "results" / "early_rounds.json"
-ELEMENTS, COMPUTE_S, LATENCY_S = 124_000_000, 1.0, 0.005
 BUCKET_BYTES = 25 << 20
 RATES = (100.0, 1_000.0, 10_000.0)
 """Mbit/s."""
 
 
-def complete_at(start: int) -> float:
-    """When the backward pass has completed all gradients from element ``start`` on."""
-    return COMPUTE_S * (1 / 3 + 2 / 3 * (1 - start / ELEMENTS))
+@dataclass(frozen=True)
+class Step:
+    """A step's gradient (elements), the seconds that it computes, and those that a message takes one way."""
+
+    elements: int = 124_000_000
+    compute_s: float = 1.0
+    latency_s: float = 0.005
+
+    def complete_at(self, start: int) -> float:
+        """When the backward pass has completed all gradients from element ``start`` on."""
+        return self.compute_s * (1 / 3 + 2 / 3 * (1 - start / self.elements))
+
+
+USUAL = Step()
 
 
 class Group:
     """The members of one round, and what is under way between them."""
 
-    def __init__(self, members: int, rate: float, element_bytes: float, early: bool) -> None:
+    def __init__(self, members: int, rate: float, element_bytes: float, early: bool, step: Step = USUAL) -> None:
+        self.step = step
         names = tuple(f"n{i}" for i in range(members))
         plan = Plan(pipelines=tuple((name,) for name in names), stages=((0, 0),), microbatches=(1,) * members)
-        layout = Layout.of("stage-0", {"all": (ELEMENTS,)})
+        layout = Layout.of("stage-0", {"all": (step.elements,)})
         self.plan = round_plan(plan, layout, Updates(mode="gradient"))
         self.rate, self.element_bytes, self.early = rate * 1e6 / 8, element_bytes, early
         self.rounds = {name: Rounds(self.plan, name, 0, 0) for name in names}
@@ -66,7 +78,7 @@ class Group:
         """Seconds from the step's beginning until every member has the results."""
         for name in self.rounds:
             for part in self.plan.parts:
-                moment = complete_at(part.start) if self.early else COMPUTE_S
+                moment = self.step.complete_at(part.start) if self.early else self.step.compute_s
                 self._at(moment, lambda now, name=name, part=part: self._offer(name, part, now), name)
         while self._events:
             now, _, happens, name = heapq.heappop(self._events)
@@ -113,19 +125,20 @@ class Group:
         one = self.plan.parts[part] if part is not None else None
         seconds = (one.stop - one.start) * self.element_bytes / self.rate if one is not None else 0.0
         begins = max(now, self._free[name, "up"]) if one is not None else now
-        arrives = max(begins + LATENCY_S, self._free[to, "down"]) + seconds if one is not None else now + LATENCY_S
+        latency = self.step.latency_s
+        arrives = max(begins + latency, self._free[to, "down"]) + seconds if one is not None else now + latency
         if one is not None:
             self._free[name, "up"], self._free[to, "down"] = begins + seconds, arrives
         self._at(arrives, lambda then: take(self.rounds[to], then), to)
 
 
-def ddp_step_s(members: int, rate: float, element_bytes: float) -> float:
+def ddp_step_s(members: int, rate: float, element_bytes: float, step: Step = USUAL) -> float:
     """The same for DDP with a hook of so many bytes an element."""
-    free, stop, length = 0.0, ELEMENTS, BUCKET_BYTES // 4
+    free, stop, length = 0.0, step.elements, BUCKET_BYTES // 4
     while stop > 0:
         start = max(0, stop - length)
         sent = 2 * (members - 1) / members * (stop - start) * element_bytes
-        free = max(free, complete_at(start)) + sent / (rate * 1e6 / 8) + 2 * (members - 1) * LATENCY_S
+        free = max(free, step.complete_at(start)) + sent / (rate * 1e6 / 8) + 2 * (members - 1) * step.latency_s
         stop = start
     return free
 
@@ -140,7 +153,9 @@ def main() -> None:
         row = {"members": members, "element_bytes": element_bytes, "rate_mbit": rate}
         rows.append(row | {"early_s": round(early, 3), "late_s": round(late, 3), "ddp_s": round(other, 3)})
         print(f"| {members} | {element_bytes:g} | {rate:g} | {early:.2f} | {late:.2f} | {other:.2f} |")
-    RESULTS.write_text(json.dumps({"elements": ELEMENTS, "compute_s": COMPUTE_S, "rows": rows}, indent=1) + "\n")
+    RESULTS.write_text(
+        json.dumps({"elements": USUAL.elements, "compute_s": USUAL.compute_s, "rows": rows}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

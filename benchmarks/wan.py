@@ -43,10 +43,15 @@ OURS = {
     "farflung-none": ("delta", 1, "none"),
     "farflung-exact": ("gradient", 0, "none"),
     "farflung-exact-late": ("gradient", 0, "none"),
+    "farflung-exact-bf16": ("gradient", 0, "bf16"),
+    "farflung-exact-int8": ("gradient", 0, "int8"),
 }
 LATE = "farflung-exact-late"
 """The same with rounds that begin after the backward pass."""
-THEIRS = ("alone", "alone-fused", "ddp", "ddp-fp16", "ddp-powersgd", "hivemind")
+THEIRS = ("alone", "alone-fused", "ddp", "ddp-fp16", "ddp-powersgd", "hivemind", "ddp-bf16", "ddp-int8")
+SAME_CODEC = ("ddp-bf16", "ddp-int8", "farflung-exact-bf16", "farflung-exact-int8")
+"""Both sides with one codec: benchmarks/ddp_codecs.py compares them; not among those that are measured by default."""
+USUAL = tuple(system for system in (*THEIRS, *OURS) if system not in SAME_CODEC)
 LEFT_OUT = 4
 """Steps at the beginning that are no part of the median: connections, warm-up, PowerSGD's first uncompressed ones."""
 
@@ -347,7 +352,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--rates", type=lambda text: [float(one) for one in text.split(",")], default=[100.0])
     parser.add_argument("--rtt", type=float, default=50.0)
-    parser.add_argument("--systems", type=lambda text: text.split(","), default=[*THEIRS, *OURS])
+    parser.add_argument("--systems", type=lambda text: text.split(","), default=list(USUAL))
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--steps", type=int, default=14)
     parser.add_argument("--batch", type=int, default=4, help="sequences of 128 tokens a node and step")

@@ -2,10 +2,10 @@
 
     python -m benchmarks.wan_worker SYSTEM --rank R --world N --meet ADDRESS_OR_FILE --batch B --steps S --text FILE
 
-SYSTEM: alone (the same step with no exchange) | alone-fused (with torch's fused AdamW) | ddp | ddp-fp16 | ddp-powersgd
-| hivemind. It trains the model of `shape` on the bytes of the text, one JSON line a step: {"step", "at", "loss"}, with
-"validation" where asked for. It needs torch and transformers, and hivemind for that system, but not farflung, so that
-hivemind may live in an environment of its own.
+SYSTEM: alone (the same step with no exchange) | alone-fused (with torch's fused AdamW) | ddp | ddp-fp16 | ddp-bf16 |
+ddp-powersgd (torch's hooks) | ddp-int8 (farflung's hook) | hivemind. It trains the model of `shape` on the bytes of the
+text, one JSON line a step: {"step", "at", "loss"}, with "validation" where asked for. It needs torch and transformers,
+and hivemind or farflung for a system of theirs alone, so that hivemind may live in an environment of its own.
 """
 
 from __future__ import annotations
@@ -101,6 +101,13 @@ def ddp_loop(options: Any, model: Any, data: Iterator[torch.Tensor]) -> None:
         trained = DistributedDataParallel(model, bucket_cap_mb=1000 if options.system == "ddp-powersgd" else 25)
         if options.system == "ddp-fp16":
             trained.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        elif options.system == "ddp-bf16":
+            # In a function of another name, for torch refuses this one without NCCL; gloo adds up bf16 as well.
+            trained.register_comm_hook(None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
+        elif options.system == "ddp-int8":
+            from farflung.compress import ddp
+
+            trained.register_comm_hook(ddp.State("int8", feedback=True), ddp.hook)  # feedback: as a job's rounds
         elif options.system == "ddp-powersgd":
             state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
             trained.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
