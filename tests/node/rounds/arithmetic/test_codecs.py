@@ -23,7 +23,7 @@ SPECS = [
     "powersgd:rank=4,feedback=true",
     "powersgd:rank=4,feedback=true,factors=16,rate=2",
     "thc:bits=6,feedback=true",
-    "demo:k=512,feedback=true",
+    "demo:k=128,feedback=true",
     "chunked_topk:k=512,bits=3,feedback=true",
     "cocktail:random=0.5,top=0.5,feedback=true",
     "nf4:feedback=true",
