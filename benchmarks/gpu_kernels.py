@@ -122,7 +122,7 @@ def kernels(n: int) -> list[tuple[str, float, Callable[[], object], bool]]:
                 (
                     f"eden {bits} bit encode, block {block}",
                     4 + code,
-                    lambda r=rows, k=bits, f=factors: gpu.eden_encode(r, k, KEY, 0, n, packed, f, flag),
+                    lambda r=rows, k=bits, f=factors: gpu.eden_encode(r, k, KEY, 0, n, packed, f, flag, True),
                     True,
                 ),
                 (

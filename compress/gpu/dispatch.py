@@ -209,7 +209,7 @@ def _upper(packed: torch.Tensor, bits: int, count: int) -> torch.Tensor:
 
 def eden_encode(
     rows: torch.Tensor, bits: int, key: Key, origin: int, count: int, packed: torch.Tensor, factors: torch.Tensor,
-    flag: torch.Tensor,
+    flag: torch.Tensor, biased: bool,
 ) -> None:  # fmt: skip
     """Codes of rows of 512 to 8192 coordinates, packed as elements ``origin`` on of ``count``, and their fp32 factors.
     The flag is set if the kernel cannot encode a row, or if a value is not finite."""
@@ -217,7 +217,7 @@ def eden_encode(
     edges = (levels[1:] + levels[:-1]) / 2
     launch(
         _rotation().eden_encode, len(rows), rows, packed, _upper(packed, bits, count), factors, flag,
-        edges if bits > 1 else levels, levels, *_key(key), origin, BITS=bits, **_stages(rows.shape[1]),
+        edges if bits > 1 else levels, levels, *_key(key), origin, BITS=bits, BIASED=biased, **_stages(rows.shape[1]),
     )  # fmt: skip
 
 

@@ -100,9 +100,10 @@ def load_codes(codes, upper, first, BITS: tl.constexpr, BLOCK: tl.constexpr):
 @jit
 def eden_encode(
     x, codes, upper, factors, flag, edges, levels, low: tl.uint32, high: tl.uint32, step: tl.uint32, origin: tl.int64,
-    BLOCK: tl.constexpr, STAGES: tl.constexpr, BITS: tl.constexpr,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr, BITS: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
-    """EDEN, unbiased, 1 to 4 bits, whole blocks: one read of ``x``; packed codes and one factor per block. The flag
+    """EDEN, 1 to 4 bits, whole blocks: one read of ``x``; packed codes and one factor per block. BIASED: the factor has
+    the least error instead of no bias; its squares add up exactly in fp64, in any order. The flag
     is set where a block's largest is not finite, or so near the ends of fp32's range that it isn't scaled exactly."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     value = tl.load(x + start + tl.arange(0, BLOCK)).to(tl.float32)
@@ -121,16 +122,24 @@ def eden_encode(
     size = magnitude(z) - up.to(tl.int32)
     half: tl.constexpr = 1 << (BITS - 1)
     above = tl.zeros([BLOCK], tl.int32)
-    scaled = tl.zeros([BLOCK], tl.int32) + (tl.load(levels + half) * 1048576.0).to(tl.int32)
+    least = tl.load(levels + half)
+    scaled = tl.zeros([BLOCK], tl.int32) + (least * 1048576.0).to(tl.int32)
+    square = tl.zeros([BLOCK], tl.float32) + least * least
     for edge in tl.static_range(half - 1):
         over = size >= tl.load(edges + half + edge).to(tl.int32, bitcast=True)
         above += over.to(tl.int32)
-        scaled = tl.where(over, (tl.load(levels + half + 1 + edge) * 1048576.0).to(tl.int32), scaled)
+        level = tl.load(levels + half + 1 + edge)
+        scaled = tl.where(over, (level * 1048576.0).to(tl.int32), scaled)
+        if BIASED:
+            square = tl.where(over, level * level, square)
     code = tl.where(up, half + above, half - 1 - above)
     scaled = tl.where(up, scaled, -scaled).to(tl.int64)
     product = tl.sum(scaled * (turned * 131072.0).to(tl.int32).to(tl.int64), 0).to(tl.float64) * 7.275957614183426e-12
-    fine = (product > 0.0) & (energy > 0.0)
-    factor = tl.where(fine, energy / tl.where(fine, product, 1.0), 0.0).to(tl.float32)
+    if BIASED:
+        factor = tl.where(energy > 0.0, product / (tl.sum(square.to(tl.float64), 0) * BLOCK), 0.0).to(tl.float32)
+    else:
+        fine = (product > 0.0) & (energy > 0.0)
+        factor = tl.where(fine, energy / tl.where(fine, product, 1.0), 0.0).to(tl.float32)
     tl.store(factors + tl.program_id(0), factor * ((field + 1) << 23).to(tl.float32, bitcast=True))
     store_codes(codes, upper, origin + start, code, BITS, BLOCK)
 

@@ -57,7 +57,7 @@ class Eden(Rotated):
             rows = rotation.rows_of(x, segment)
             numbers = factors[segment.row : segment.row + segment.rows]
             if gpu.fused(segment.size) and segment.length == rows.numel():
-                gpu.eden_encode(rows, self.whole, key, segment.code, count, packed, numbers, flag)
+                gpu.eden_encode(rows, self.whole, key, segment.code, count, packed, numbers, flag, self.biased)
                 continue
             flag |= ~torch.isfinite(rows).all()
             put(packed, self._rows(rows, segment, key, numbers).view(-1), self.whole, count, segment.code)
@@ -226,7 +226,7 @@ class Eden(Rotated):
         return fits and self._plain() and device.type == "cpu" and fast.worth(count) and not gpu.available(device)
 
     def _on_gpu(self, device: torch.device) -> bool:
-        fits = self._kind() == 0 and 1 <= self.whole <= 4 and gpu.fused(self.block)
+        fits = self._kind() < 2 and 1 <= self.whole <= 4 and gpu.fused(self.block)
         return fits and not self.share and self._plain() and gpu.available(device)
 
     def factor(

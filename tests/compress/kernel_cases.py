@@ -112,11 +112,11 @@ def turned(device: str) -> None:
 
 
 def eden(device: str) -> None:
-    for block, bits in ((4096, 1), (4096, 2), (512, 3), (8192, 4)):
+    for block, bits, biased in ((4096, 1, False), (4096, 1, True), (4096, 2, False), (512, 3, True), (8192, 4, False)):
         x = (torch.randn(2 * block) * torch.tensor([1e-3, 1e4]).repeat_interleave(block)).view(2, block)
         origin = 4 * block
         segment = Segment(0, 2 * block, 2, block, origin, 0)
-        codec, count = make(f"eden:bits={bits},block={block}"), 6 * block + 8
+        codec, count = make(f"eden:bits={bits},block={block},biased={str(biased).lower()}"), 6 * block + 8
         assert isinstance(codec, Eden)
         there, gpu.available = gpu.available, lambda device: False  # type: ignore[assignment]
         factor = torch.empty(2)
@@ -127,7 +127,7 @@ def eden(device: str) -> None:
         gpu.available = there
         got, flag = torch.zeros_like(packed, device=device), gpu.new_flag(torch.device(device))
         factors = torch.empty(2, device=device)
-        gpu.eden_encode(x.to(device), bits, KEY, origin, count, got, factors, flag)
+        gpu.eden_encode(x.to(device), bits, KEY, origin, count, got, factors, flag, biased)
         equal("eden codes", got, packed)
         equal("eden factors", factors, factor)
         assert not int(flag)
@@ -226,7 +226,7 @@ def strangers(device: str) -> None:
         raise AssertionError("int4 takes what is not finite")
 
 
-KERNELS = ["int4", "int8", "eden:bits=2", "eden", "thc", "cocktail", "cocktail:values=log"]
+KERNELS = ["int4", "int8", "eden:bits=2", "eden:bits=1,biased=true", "eden", "thc", "cocktail", "cocktail:values=log"]
 PLAIN = ["mxfp8", "mxfp4", "nf4", "qsgd", "nuqsgd", "natural", "terngrad", "tile", "global_qsgd", "int8_tensor"]
 
 HOPS = ["rotq", "dynamiq"]
@@ -280,6 +280,8 @@ DISPATCHED = [
     "thc:block=4096",
     "eden:bits=2",
     "eden:bits=3,block=1024",
+    "eden:bits=1,biased=true",
+    "eden:bits=4,biased=true,block=512",
     "int4",
     "int8:rounding=nearest",
     "eden",

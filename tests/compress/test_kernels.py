@@ -52,7 +52,7 @@ SIGNATURES = {
     "kernels_cocktail.sparse_add": ([P, "*i64", "*i64", B, W, N, F], SPARSE),
     "kernels_rotation.rotate": ([P, P, *KEY, U, N], {**BLOCK, "BEFORE": True, "AFTER": False}),
     "kernels_rotation.hadamard_rows": ([P, P, N], {"ROWS": 128, "STAGES": 7, "COLUMNS": 32}),
-    "kernels_rotation.eden_encode": ([P, B, B, P, I, P, P, *KEY, N], {**BLOCK, "BITS": 2}),
+    "kernels_rotation.eden_encode": ([P, B, B, P, I, P, P, *KEY, N], {**BLOCK, "BITS": 2, "BIASED": True}),
     "kernels_rotation.eden_decode": ([B, B, P, P, P, F, *KEY, N], {**BLOCK, "BITS": 3, "ADD": True}),
     "kernels_rotation.thc_encode": ([P, B, P, I, *KEY, *OWN, N, F], {**BLOCK, "BITS": 4, "GRID": 30}),
     "kernels_rotation.thc_round": ([P, B, I, *OWN[:2], U, "i32", N, F], {"BITS": 4, "GRID": 30, "BLOCK": 2048}),
