@@ -20,6 +20,7 @@ from ..job.schema import Job
 from ..node.data.dataset import Dataset
 from ..node.device.identity import Identity
 from ..node.device.limits import Owner
+from ..node.models.definition import LanguageModel, ModelDefinition
 from ..node.models.factory import model_of
 from ..node.pipeline.island import Island
 from ..node.state.files.rests import Rests
@@ -73,6 +74,7 @@ class Hub(Network):
         self.hands_over: HandsOver = lambda before, plan, holders, answers: ()
         """Decides the handovers of views that ``change`` makes."""
         self.plan: Plan | None = None
+        self._definition: ModelDefinition | None = None
         self._sums: dict[int, tuple[float, int]] = {}
         self._evals: dict[tuple[int, int], tuple[float, int]] = {}
 
@@ -90,7 +92,7 @@ class Hub(Network):
         """Start a node, which then waits for its first view. ``own``: the training loop of a member of
         ``farflung.group``."""
         wire = self.wire(name, self.identities.get(name))
-        definition = model_of(self.job, self.facts) if own is None else own.model
+        definition = self._model() if own is None else own.model
         if island is not None:
             island.take_up(self.job, self.facts, wire.fetch, ())
         trainer = Trainer(
@@ -125,6 +127,17 @@ class Hub(Network):
 
         self.threads[name] = threading.Thread(target=live, daemon=True)
         self.threads[name].start()
+
+    def _model(self) -> ModelDefinition:
+        """The definition that the nodes share. Nodes only read a language model's, and reading a model from
+        `transformers` takes longer than some steps of a small one; of other models each node has one, which keeps
+        initial values."""
+        if self._definition is None:
+            self._definition = model_of(self.job, self.facts)
+        found = self._definition
+        if not isinstance(found, LanguageModel):
+            self._definition = None
+        return found
 
     def order(self, name: str, **kind: Any) -> None:
         if name not in self.dead:
