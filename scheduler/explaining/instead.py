@@ -42,9 +42,10 @@ def changes(network: Network, workload: Workload) -> Iterator[tuple[str, Workloa
         yield 'train.offload = "moments"', replace(workload, optimizer_bytes=less, movable_bytes=0.0)
     if workload.mode == "delta" and not workload.overlap:
         yield "updates.overlap = 1", replace(workload, overlap=1)
-    if workload.every < SELDOM:
+    turns = workload.fragments  # of a round every few steps each: the job's every is that of a weight
+    if workload.every * turns < SELDOM and SELDOM % turns == 0:
         mode = "" if workload.mode == "delta" else 'mode = "delta" and '
-        yield f"updates.{mode}every = {SELDOM}", replace(workload, mode="delta", every=SELDOM)
+        yield f"updates.{mode}every = {SELDOM}", replace(workload, mode="delta", every=SELDOM // turns)
     if not workload.update_ladder:
         fields = workload_fields(workload.mode, "auto", workload.overlap, workload.every, workload.fragments)
         yield 'updates.codec = "auto"', replace(workload, **fields)

@@ -8,7 +8,9 @@ import pytest
 
 from farflung.scheduler import Device, Layer, Network, Workload, plan, predict
 from farflung.scheduler.explaining.instead import changes, instead
+from farflung.scheduler.workloads.jobs import workload_of
 
+MODEL = {"family": "gpt2", "layers": 2, "width": 64, "heads": 2, "context": 64}
 LAYERS = tuple(Layer(f"l{at}", 2_000_000, 4e11, 200_000) for at in range(4))
 
 
@@ -48,6 +50,18 @@ def test_a_larger_batch_gains_the_tokens_that_count_by_the_critical_batch() -> N
     speeds = [predict(wan, one, plan(wan, one, time_limit=20)).tokens_per_second for one in (job, changed)]
     assert float(found[2]) == pytest.approx(speeds[1] * changed.counts / (speeds[0] * job.counts), rel=0.1)
     assert instead(wan, replace(job, critical_batch=1), plan(wan, job, time_limit=20), 60.0) == ""
+
+
+@pytest.mark.parametrize(("fragments", "interval"), [(1, 20), (5, 4), (3, None)])
+def test_rarer_rounds_are_those_of_the_job_with_its_fragments(fragments: int, interval: int | None) -> None:
+    updates = {"mode": "delta", "codec": "int8", "every": fragments, "fragments": fragments}
+    job = {"model": MODEL, "data": {"tokenizer": "bytes"}, "train": {"batch": 8, "microbatch": 1}}
+    before = workload_of({**job, "updates": updates})
+    changed = dict(changes(network(), before)).get("updates.every = 20")
+    assert (None if changed is None else changed.every) == interval
+    if changed is not None:
+        meant = workload_of({**job, "updates": {**updates, "every": 20}})
+        assert (changed.every, changed.update_bits) == (meant.every, meant.update_bits)
 
 
 def test_nothing_is_said_where_no_change_of_the_job_helps() -> None:
