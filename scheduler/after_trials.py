@@ -62,9 +62,10 @@ def chosen(plan: Plan, index: int, why: str) -> Plan:
     """The plan with the choice of one of its trials, and without trials."""
     tuning = plan.tuning
     assert tuning is not None
-    trial = tuning.trials[index]
-    lies = trial.offload if trial.offload not in (None, NONE) else ""
-    ended = replace(tuning, trials=(), why=why, measured=True, offload=lies or "")
+    trial, offload = tuning.trials[index], tuning.offload
+    if trial.offload is not None:
+        offload = "" if trial.offload == NONE else trial.offload
+    ended = replace(tuning, trials=(), why=why, measured=True, offload=offload)
     if index == 0:
         return replace(plan, tuning=ended)
     if trial.offload not in (None, plan.chosen.get(OFFLOAD_KEY)):  # the plan says why it had chosen another kind

@@ -46,8 +46,8 @@ class Tuning:
     """trials: what a view's first steps try, the plan's own choice first; empty: nothing, or no longer. why: what was
     measured, and why other choices are not tried. broken: how often nodes were lost while a trial was computed.
     measured: the plan's choice was compared with others, in this shape or in one before, and stays in later plans of
-    the run. offload: the kind of
-    ``train.offload`` that was compared with less in main memory and stays too; empty: none was."""
+    the run. offload: the kind of ``train.offload`` that was compared with less in main memory, in this shape or in one
+    before, and stays too; empty: none was."""
 
     trials: tuple[Trial, ...] = ()
     why: str = ""

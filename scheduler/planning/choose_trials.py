@@ -67,14 +67,19 @@ def with_trials(network: Network, workload: Workload, made: Plan, current: Plan 
         return made if made.tuning == before else replace(made, tuning=before)
     if ended:
         why = f"nothing more is tried: nodes were lost during trials, {broken} times"
-        return replace(made, tuning=_as_known(Tuning((), why, broken), before))
-    return replace(made, tuning=_as_known(_tuning(network, workload, made, broken), before))
+        return replace(made, tuning=_as_known(Tuning((), why, broken), made, current))
+    return replace(made, tuning=_as_known(_tuning(network, workload, made, broken), made, current))
 
 
-def _as_known(tuning: Tuning | None, before: Tuning | None) -> Tuning | None:
-    """Of another shape than the plan before: what was measured there is this plan's own choice, and stays the run's
-    until this shape's trials are decided, even if its view ends before."""
-    if before is None or not before.measured:
+def _as_known(tuning: Tuning | None, made: Plan, current: Plan | None) -> Tuning | None:
+    """Of another shape than the plan in force: what was measured there is this plan's own choice (`held`), and stays
+    the run's until this shape's trials are decided, even if its view ends before. Where no plan was found with it, this
+    plan's choice is one that nobody compared."""
+    before = None if current is None else current.tuning
+    if current is None or before is None or not before.measured:
+        return tuning
+    keys = (MICROBATCH_KEY, RECOMPUTE_KEY, *((OFFLOAD_KEY,) if before.offload else ()))
+    if any(made.chosen.get(key) != current.chosen.get(key) for key in keys):
         return tuning
     return replace(tuning or Tuning(), measured=True, offload=before.offload)
 

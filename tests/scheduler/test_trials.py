@@ -229,6 +229,27 @@ def test_what_was_measured_holds_while_the_shape_is_the_same_and_longer():
     assert held(replace(work, sizes=work.sizes[-1:]), best).sizes, "another job than the one that was measured"
 
 
+def test_what_nobody_compared_is_not_kept_as_measured():
+    """Where nothing fits with what was measured, the search takes all that is open; that choice is the arithmetic's."""
+    net, work = network("ab"), replace(job(recompute="auto"), stages=1)
+    first = made(net, work)
+    best = decided(first, {at: Found(0.4) for at in range(len(first.tuning.trials))})
+    tight = network("ab", memory=2.5e8)
+    with pytest.raises(PlanError):
+        plan(tight, held(work, best), time_limit=TIME)
+    other = with_trials(tight, work, plan(tight, work, time_limit=TIME), best)
+    assert other.chosen != best.chosen and not (other.tuning is not None and other.tuning.measured)
+    assert held(work, other) is work
+
+
+def test_a_shape_that_compares_no_offload_keeps_what_one_before_has_shown():
+    known = {**CHOSEN, "train.offload": "moments"}
+    tuning = Tuning(TRIALS, measured=True, offload="moments")
+    for seconds in (0.3, 0.5):
+        best = decided(replace(PLAN, chosen=known, tuning=tuning), {0: Found(0.4), 2: Found(seconds)})
+        assert best.tuning.offload == best.chosen["train.offload"] == "moments"
+
+
 def lost(found):
     return replace(found, tuning=replace(found.tuning, broken=found.tuning.broken + 1))
 
