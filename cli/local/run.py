@@ -187,9 +187,9 @@ class _Start:
 
     def said(self, event: Event, now: float) -> None:
         """The coordinator has said this."""
-        if event["event"] == "step":
+        if event.get("event") == "step":
             self._stepped = True
-        if event["event"] == "phase":
+        if event.get("event") == "phase":
             self._begun = self._begun or event["phase"] == "training"
             self._waits_since = now if event["phase"] == "waiting" else None
 
