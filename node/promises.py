@@ -24,6 +24,7 @@ from ..proto.words import border
 from ..proto.words.border import Hostile
 from ..scheduler.plans import Plan
 from ..scheduler.workloads.ladder import link_ladder
+from ..scheduler.workloads.offload import MOVABLE, PARAMETERS
 from .device.limits import Limits
 
 _MOST = 1 << 53
@@ -32,8 +33,6 @@ _PREFIXES = ("model", "tokenizer")
 _DATA = ("data/tokens", "data/counts", "data/eval", "data/eval_counts")
 _MOST_SETS = 64
 _MOST_TRIALS = 8
-_MOVE = {"none", "moments"}
-"""The kinds of ``train.offload`` between which a trial may move the optimiser's moments."""
 _SAME_VERSION = "has the coordinator the same version of farflung?"
 
 
@@ -174,9 +173,9 @@ def _wrong_trials(job: Job, plan: Plan) -> Iterator[str]:
             yield f"its plan tries microbatches of {size}, which the job and its shares do not allow"
         if trial.recompute is not None and RECOMPUTE_KEY not in wanted:
             yield f"its plan tries {RECOMPUTE_KEY}, which the job does not leave to it"
-        if trial.recompute is False and plan.chosen.get(OFFLOAD_KEY) == "parameters":
+        if trial.recompute is False and plan.chosen.get(OFFLOAD_KEY) == PARAMETERS:
             yield f'its plan tries {RECOMPUTE_KEY} = false, which does not go with {OFFLOAD_KEY} = "parameters"'
-        if trial.offload is not None and not {trial.offload, plan.chosen.get(OFFLOAD_KEY)} <= _MOVE:
+        if trial.offload is not None and not {trial.offload, plan.chosen.get(OFFLOAD_KEY)} <= MOVABLE:
             yield f"its plan tries {OFFLOAD_KEY}, of which the job leaves only where the moments lie to trials"
 
 

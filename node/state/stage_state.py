@@ -15,7 +15,7 @@ from ...job.chosen import RECOMPUTE_KEY
 from ...job.schema import Job, Updates
 from ...proto.words.sections import TIED, piece_of, section_of, stage_of
 from ...scheduler import Plan
-from ...scheduler.workloads.offload import MOMENTS, NONE
+from ...scheduler.workloads.offload import MOMENTS, MOVABLE, PARAMETERS
 from ...scheduler.workloads.workload import settled_pattern
 from ..ipc.arena import release_freed_memory
 from ..models.compiled import compile_layers
@@ -102,7 +102,7 @@ class StageState:
         self._apart: DeviceWeights | None = None
         if computes_on is not None:
             blocks = [list(model.inner) for model in self.models]
-            passing = blocks if job.train.offload_kind == "parameters" else ()
+            passing = blocks if job.train.offload_kind == PARAMETERS else ()
             self._apart = DeviceWeights(self._parameters(), computes_on, passing)
         self.use_local()
         places = {name: values for one in self.sections.values() for name, values in one.layout.views(one.grad)}
@@ -221,7 +221,7 @@ class StageState:
         """Whether the sections lie on a device of this type, in shared memory or not, and offloaded in this way up to
         where the moments lie (`move_moments`): this follows from the plan's ``parallel.inside`` and
         ``train.offload``."""
-        if offload != self.offload and not {offload, self.offload} <= {NONE, MOMENTS}:
+        if offload != self.offload and not {offload, self.offload} <= MOVABLE:
             return False
         found = {(section.x.device.type, section.room is not None) for section in self.sections.values()}
         return found <= {(device.type, shared)}

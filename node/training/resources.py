@@ -11,6 +11,7 @@ from ...job.chosen import inside_of
 from ...job.data.facts import Facts
 from ...job.schema import Job
 from ...scheduler import Plan
+from ...scheduler.workloads.offload import APART
 from ..context import NodeContext
 from ..data.dataset import Dataset, tokens_size
 from ..device.limits import Owner
@@ -71,7 +72,7 @@ class Resources:
 
     def computes_on(self, context: NodeContext) -> torch.device | None:
         """The device of a node's models if its sections lie in main memory beside it; None: they lie together."""
-        apart = context.job.train.offload_kind in ("optimizer", "parameters") and context.device.type != "cpu"
+        apart = context.job.train.offload_kind in APART and context.device.type != "cpu"
         return context.device if apart else None
 
     def in_pieces(self, context: NodeContext, plan: Plan) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 AUTO, NONE, MOMENTS, OPTIMIZER, PARAMETERS = "auto", "none", "moments", "optimizer", "parameters"
 OF_AUTO = (NONE, MOMENTS, OPTIMIZER, PARAMETERS)
 """The kinds among which a plan chooses, the least first; the last only where layers may be computed again."""
+MOVABLE = frozenset((NONE, MOMENTS))
+"""The kinds between which the optimiser's moments alone move: a node need not lay out its state anew."""
 APART = (OPTIMIZER, PARAMETERS)
 """The kinds with which the weights that the optimiser moves, and all that rounds keep, lie in main memory; the device
 has copies to compute with, and a gradient only until it is copied."""
