@@ -148,10 +148,10 @@ def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) ->
                 message = f"ended: {word.child.end_text()}{goes_on}"
                 show({"event": "warning", "node": word.child.name, "message": message})
             if not any(node.alive for node in nodes):
-                # If all left with a goodbye, the coordinator has told them to leave and will end too. Otherwise the run
-                # can't continue.
+                # One that left with a goodbye was told to by the coordinator, which will end too; others may have died
+                # long before. Otherwise the run can't continue.
                 lost = word
-                polite = all(node.process.returncode == 0 for node in nodes)
+                polite = any(node.process.returncode == 0 for node in nodes)
                 deadline = time.monotonic() + (_PARTING_SECONDS if polite else 0.0)
         elif word.child is coordinator:
             # Long work (reading data, uploading a checkpoint) writes a progress event each second.

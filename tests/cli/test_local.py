@@ -45,6 +45,10 @@ if words[0] == "coordinator":
         say("phase", phase="training", why="4 nodes in: the run starts")
         time.sleep(1.0)
         say("phase", phase="waiting", why="waiting for 1 more node")
+    if play == "killed long before it is done":
+        say("done", steps=3)
+        time.sleep(2.5)  # it still writes when the last node has said goodbye
+        raise SystemExit(0)
     if play == "done":
         print('{"rows": 3}', flush=True)  # as a person's own code may
         time.sleep(0.3)
@@ -75,6 +79,9 @@ if words[0] == "join":
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     if play == "done":
         time.sleep(0.2)
+        raise SystemExit(0)
+    if play == "killed long before it is done":
+        time.sleep(0.5)
         raise SystemExit(0)
     time.sleep(60)
 """
@@ -125,6 +132,12 @@ def test_done(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "node-1.log",
         "node-2.log",
     ]
+
+
+def test_a_run_that_has_lost_a_node_long_before_is_done(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "has_begun", lambda state: True)
+    status, shown = play(stand_in, "killed long before it is done", monkeypatch)
+    assert status == 0 and {"done", "warning"} <= {event["event"] for event in shown}
 
 
 def test_every_node_gets_the_offload_folder(tmp_path: Path) -> None:
