@@ -90,9 +90,12 @@ def sentence(best: Choice | None, last: Choice, step: float) -> str:
     known = best.measured
     cost = f"{known.words} ({known.source}); larger models were not measured" if known else "that was not measured"
     steps = f"{best.interval} steps" if best.interval > 1 else "a step"
+    hides = f"hides behind {steps} of {step:g} s"
+    if best.mode == "gradient":
+        hides = f"takes no longer than a step of {step:g} s, which waits for what its last backward pass does not hide"
     return (
         f"[updates] {best.keys(step)}: the least lossy whose round "
-        f"({best.seconds:.3g} s) hides behind {steps} of {step:g} s. In loss, compared with one optimiser on the whole "
+        f"({best.seconds:.3g} s) {hides}. In loss, compared with one optimiser on the whole "
         f"batch: {cost}. "
         'With codec = "auto" the plan of each view chooses like this for each group, by its measured links.'
     )

@@ -51,6 +51,13 @@ def test_the_default_s_codec_is_advised_with_what_it_cost():
     assert f"{loss.words} ({loss.source}); larger models were not measured" in words
 
 
+def test_a_round_of_gradients_is_not_said_to_hide():
+    best = chosen(choices(124_000_000, 8, 10e9), 1.0)
+    words = sentence(best, best, 1.0)
+    assert best.mode == "gradient" and "hides behind" not in words
+    assert "takes no longer than a step of 1 s, which waits for what its last backward pass does not hide." in words
+
+
 def test_no_choice_takes_as_many_bytes_a_step_as_a_less_lossy_one():
     found = [one for one in choices(1000, 4, 1e6) if one.mode == "delta"]
     taken = [one.bits / one.every for one in found]
