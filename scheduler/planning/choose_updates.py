@@ -112,12 +112,14 @@ def _fits(seconds: float, compute: float, overlap: int, workload: Workload, full
 
 
 def _codecs(workload: Workload, rounds: Matrix, compute: float, overlap: int) -> list[int]:
-    """For each position, the index in the ladder of the first codec whose round fits, or of the last codec."""
-    last = len(rounds) - 1
-    return [
-        next((at for at, took in enumerate(column) if _fits(float(took), compute, overlap, workload)), last)
-        for column in rounds.T
-    ]
+    """For each position, the index in the ladder of the first codec whose round fits; where none does, of the first
+    that is hardly slower than the fastest: what is left may be latency, which no codec shortens."""
+    hardly, chosen = HIDDEN * workload.every * compute, []
+    for column in rounds.T:
+        fits = (at for at, took in enumerate(column) if _fits(float(took), compute, overlap, workload))
+        nearly = next(at for at, took in enumerate(column) if took <= column.min() + hardly)
+        chosen.append(next(fits, nearly))
+    return chosen
 
 
 def _overlap(workload: Workload, rounds: Matrix, compute: float) -> int:
