@@ -363,7 +363,7 @@ def test_categories(thread_nodes):
 
 
 def test_links_are_measured(nodes):
-    a, b = nodes.start("a", probe_patience=1.0), nodes.start("b")
+    a, b = nodes.start("a", probe_patience=4.0), nodes.start("b")  # a loaded machine answers late too
     gone = nodes.members()[1]
     gone.name, gone.address = "c", "127.0.0.1:9"
     links = a.measure([*nodes.members(), gone]).links

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy
 import pytest
 
-from farflung.benchmarks.early_rounds import ELEMENTS, LATENCY_S, RESULTS
+from farflung.benchmarks.early_rounds import RESULTS, USUAL
 from farflung.job.schema import Updates
 from farflung.node.state import buckets
 from farflung.node.state.sections.cut import SECTIONS
@@ -49,7 +49,7 @@ def test_the_formula_holds_on_a_computed_clock() -> None:
     assert len(rows) == 12
     for row in rows:
         members = row["members"]
-        layer = Layer("all", ELEMENTS, 1e12 / 3, 1)  # with its backward pass 1 s
+        layer = Layer("all", USUAL.elements, 1e12 / 3, 1)  # with its backward pass 1 s
         workload = Workload(
             (layer,),
             members,
@@ -58,13 +58,13 @@ def test_the_formula_holds_on_a_computed_clock() -> None:
             update_bits=8.0 * row["element_bytes"],
             early=EarlyRounds(),
         )
-        found = predict(network(members, row["rate_mbit"] * 1e6, LATENCY_S), workload, stages_of_one(members))
+        found = predict(network(members, row["rate_mbit"] * 1e6, USUAL.latency_s), workload, stages_of_one(members))
         assert 0.96 * row["early_s"] <= found.step_s <= row["early_s"] * 1.01, row
 
 
 def test_gradients_at_an_even_rate_have_a_formula_of_one_line() -> None:
     net, n = network(2), 12
-    workload = Workload((Layer("all", ELEMENTS, 1e12 / 3, 1),), 2, mode="gradient", early=EarlyRounds())
+    workload = Workload((Layer("all", USUAL.elements, 1e12 / 3, 1),), 2, mode="gradient", early=EarlyRounds())
     hides = Estimator(net, workload).hiding(numpy.array([[0], [1]]), Cut(workload, ((0, 0),)), latencies=False)
     for took in (0.01, 0.3, 2 / 3, 2.0):
         exposed = max(took - 2 / 3 * (1 - 1 / n), took / n)

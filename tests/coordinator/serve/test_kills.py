@@ -139,7 +139,8 @@ async def test_a_second_coordinator_takes_over(process, cluster, fake_node, post
         rows = store.steps.all()
         assert [row.step for row in rows] == list(range(1, STEPS + 1))
         assert {row.samples for row in rows} == {8}
-        assert store.get("term") == "3" and store.checkpoints.all()[-1].step == STEPS
+        assert int(store.get("term")) >= 3  # more where a loaded machine let a lease run out
+        assert store.checkpoints.all()[-1].step == STEPS
         views = [row.number for row in store.views.all()]
         assert views == sorted(views)
     for node in nodes[1:]:
