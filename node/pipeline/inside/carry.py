@@ -43,8 +43,8 @@ def reduce(tensor: Tensor) -> None:
 
 
 def _pieces(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Views of a vector, alike on all ranks; anything else whole."""
-    return torch.split(tensor, vectors.PIECE) if tensor.dim() == 1 else (tensor,)
+    """Views of a long vector, alike on all ranks; anything else whole."""
+    return torch.split(tensor, vectors.PIECE) if tensor.dim() == 1 and len(tensor) > vectors.PIECE else (tensor,)
 
 
 def _by_card(tensor: Tensor) -> bool:

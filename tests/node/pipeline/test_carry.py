@@ -66,4 +66,4 @@ def test_main_memory_is_sent_as_it_is(monkeypatch):
     )
     values = torch.ones(3)
     carry.broadcast(values)
-    assert given[0].data_ptr() == values.data_ptr()
+    assert given[0] is values
