@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..compress.specs.spec import names, parse, traits_of
 from ..proto.errors import FarflungError
 from ..scheduler.errors import PlanError
+from ..scheduler.networks.network import DEFAULT_LATENCY
 from ..scheduler.workloads.codecs import bits_of
 
 if TYPE_CHECKING:
@@ -88,19 +89,21 @@ def _some(vector: torch.Tensor, count: int) -> torch.Tensor:
     return torch.cat([one[: count // len(stretches)] for one in stretches])
 
 
-def advise(path: str, members: int, link: str, step: float) -> dict[str, Any]:
-    """The advice for the gradients in a safetensors file, or the means of gradients in a run's newest checkpoint."""
+def advise(path: str, members: int, link: str, step: float, latency: str | None = None) -> dict[str, Any]:
+    """The advice for the gradients in a safetensors file, or the means of gradients in a run's newest checkpoint.
+    latency: one way, as "30ms"; None: what a plan assumes of a link that was not measured."""
     import torch
 
     from ..compress.errors import CodecError
     from ..compress.exchange.measurement import load, nmse
     from ..node.generation.checkpoint import find_checkpoint
     from .advice import advise as advised
-    from .quantities import rate
+    from .quantities import milliseconds, rate
 
     bits = rate(link, "--link")
     if bits is None:
         raise FarflungError("--link: no advice is needed for an unlimited link", hint='write a rate, like "100mbit"')
+    late = DEFAULT_LATENCY if latency is None else milliseconds(latency, "--latency") / 1e3
     try:
         if Path(path).is_dir():
             files = sorted(str(one) for one in find_checkpoint(Path(path)).folder.glob("*.safetensors"))
@@ -119,4 +122,8 @@ def advise(path: str, members: int, link: str, step: float) -> dict[str, Any]:
     values = torch.cat([_some(vector, max(1, MOST // len(vectors))) for vector in vectors])
     if not bool(values.any()):
         raise FarflungError(f"{path}: the {len(values)} values of it that were looked at are zero", hint)
-    return advised(parameters, members, bits, step, lambda codec: 0.0 if codec == "none" else nmse(codec, values, 1)[0])
+
+    def lost(codec: str) -> float:
+        return 0.0 if codec == "none" else nmse(codec, values, 1)[0]
+
+    return advised(parameters, members, bits, step, lost, late)

@@ -3,17 +3,11 @@
 The choice is made for each group by its slowest link, because all members need the same result and wait for its last
 byte. So the members of a group share one codec, and all groups share one overlap.
 
-A round that is one step late costs less loss than a stronger codec, but lateness makes a codec's errors worse (Chen et
-al. 2025, DeCo-SGD). So codecs are tried from the least lossy on, each with the shortest overlap that hides its round,
-up to a quarter of the steps between two rounds. Only where no codec fits into that quarter may the overlap be longer.
-
-In gradient mode there is no overlap: a round counts with what the step waits for it after its last backward pass, which
-hides the rest (timing/early.py).
+How much of the compute a round may fill is in room.py.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -26,11 +20,7 @@ from ..timing.estimate import Cut, Estimator
 from ..timing.exchange import waits_of
 from ..workloads.losses import loss_of
 from ..workloads.workload import Workload
-
-HIDDEN = 0.02
-"""Without overlap, a round may take this part of the compute between two rounds."""
-FULL = 0.8
-"""With overlap, a round may take this part of the compute that hides it: links vary, and also carry activations."""
+from .room import Room
 
 
 @dataclass(frozen=True)
@@ -83,14 +73,13 @@ def choose_updates(estimator: Estimator, found: Candidate, compute: float, curre
     names = [name for name, _ in workload.update_ladder]
     timed = [_rounds(estimator, found, bits) for _, bits in workload.update_ladder]
     rounds, waits = (numpy.array(column) for column in zip(*timed, strict=True))
-    overlap = _overlap(workload, waits, compute) if workload.auto_overlap else workload.overlap
-    chosen = _codecs(workload, waits, compute, overlap)
+    room = Room(workload.mode, workload.every, compute)
+    overlap = room.overlap(waits) if workload.auto_overlap else workload.overlap
+    chosen = room.rungs(waits, overlap)
     kept = _in_force(workload, names, current, found.cut.nodes)
     if kept is not None and kept[0] <= overlap and all(old <= new for old, new in zip(kept[1], chosen, strict=True)):
         took = (float(waits[at, place]) for place, at in enumerate(kept[1]))
-        overlap, chosen = (
-            kept if all(_fits(each, compute, kept[0], workload, 1.0) for each in took) else (overlap, chosen)
-        )
+        overlap, chosen = kept if all(room.fits(each, kept[0], 1.0) for each in took) else (overlap, chosen)
     seconds, left = (tuple(float(one[at, place]) for place, at in enumerate(chosen)) for one in (rounds, waits))
     picked = [workload.update_ladder[at] for at in chosen]
     codecs, bits = tuple(name for name, _ in picked), tuple(bits for _, bits in picked)
@@ -103,37 +92,6 @@ def _rounds(estimator: Estimator, found: Candidate, bits: float) -> tuple[Matrix
     a step waits for it after its last backward pass (with an overlap, or in mode delta, the same)."""
     cut = Cut(replace(estimator.workload, update_bits=bits), found.cut.stages, found.cut.chunks)
     return waits_of(estimator, replace(found, cut=cut))
-
-
-def _fits(seconds: float, compute: float, overlap: int, workload: Workload, full: float = FULL) -> bool:
-    if not overlap:
-        return seconds <= HIDDEN * workload.every * compute
-    return seconds <= full * overlap * compute
-
-
-def _codecs(workload: Workload, rounds: Matrix, compute: float, overlap: int) -> list[int]:
-    """For each position, the index in the ladder of the first codec whose round fits; where none does, of the first
-    that is hardly slower than the fastest: what is left may be latency, which no codec shortens."""
-    hardly, chosen = HIDDEN * workload.every * compute, []
-    for column in rounds.T:
-        fits = (at for at, took in enumerate(column) if _fits(float(took), compute, overlap, workload))
-        nearly = next(at for at, took in enumerate(column) if took <= column.min() + hardly)
-        chosen.append(next(fits, nearly))
-    return chosen
-
-
-def _overlap(workload: Workload, rounds: Matrix, compute: float) -> int:
-    """The shortest overlap at which every group gets the least lossy codec that a quarter of the interval hides."""
-    if workload.mode == "gradient":
-        return 0
-    for most in (math.ceil(workload.every / 4), workload.every):
-        best = _codecs(workload, rounds, compute, most)
-        slowest = max(float(rounds[at, place]) for place, at in enumerate(best))
-        if slowest <= HIDDEN * compute:
-            return 0
-        if _fits(slowest, compute, most, workload):
-            return next(steps for steps in range(1, most + 1) if _fits(slowest, compute, steps, workload))
-    return workload.every
 
 
 def _in_force(

@@ -64,6 +64,7 @@ def advise(
     link: Annotated[str, typer.Option(metavar="RATE", help="The rate of each member's line, e.g. 100mbit.")],
     step: Annotated[float, typer.Option(min=1e-6, metavar="SECONDS", help="How long a step computes.")],
     members: Annotated[int, typer.Option(min=2, metavar="N", help="How many nodes average their updates.")] = 8,
+    latency: Annotated[str, typer.Option(metavar="TIME", help="From member to member, one way, e.g. 30ms.")] = "50ms",
 ) -> None:
     """Say which codec a link allows, and what it costs in loss.
 
@@ -72,5 +73,5 @@ def advise(
     from ...codecs import advise as advised
     from ...screen.tables import show_advice
 
-    made = advised(path, members, link, step)
+    made = advised(path, members, link, step, latency)
     output.record(made) if output.json else show_advice(output, made)
