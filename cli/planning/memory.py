@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,19 +28,31 @@ def memory_of(
     Where ``network`` has islands that hold the stage, ``inside`` is what each device of the largest would hold, for
     each way in which they may share it: way -> list of records of RankNeed, ``main`` with the messages of rounds.
     """
-    chunks = len(made.stages) // max(1, len(dict.fromkeys(made.pipelines[0])))
-    usual = held_by_stage(workload, len(made.stages), max(made.microbatches), chunks)
+    rows = list(_rows(workload, made))
     found = []
     for stage, layers in enumerate(made.stages):
-        held = max(made.in_flight_of(pipeline, stage) or usual[stage] for pipeline in range(len(made.pipelines)))
-        need = need_of(job, workload, layers, held, len(made.pipelines), made.update_codec(stage) or "")
+        codec, members = made.update_codec(stage) or "", len(made.pipelines)
+        depths = [made.in_flight_of(at, stage) or usual[stage] for at, (_, usual) in enumerate(rows)]
+        pairs = [(small, depth) for (small, _), depth in zip(rows, depths, strict=True)]
+        needs = [need_of(job, small, layers, depth, members, codec) for small, depth in pairs]
+        most = max(range(members), key=lambda at: needs[at].device)
+        (small, held), need = pairs[most], needs[most]
         one = {"stage": stage, "layers": list(layers), "in_flight": held, **need.record()}
         ranks = max((network.devices[network.index[name]].ranks for name in made.group(stage)) if network else [1])
         if ranks > 1:
-            alone = beside(workload, len(made.pipelines))
-            one["inside"] = _inside(alone, layers, held, ranks, need.host)
+            one["inside"] = _inside(beside(small, members), layers, held, ranks, need.host)
         found.append(one)
     return found
+
+
+def _rows(workload: Workload, made: Plan) -> Iterator[tuple[Workload, list[int]]]:
+    """For each pipeline the workload with the microbatches that it computes, which may be pieces of the job's, and how
+    many of them each stage has in flight where the plan does not say it."""
+    chunks = len(made.stages) // max(1, len(dict.fromkeys(made.pipelines[0])))
+    for at, count in enumerate(made.microbatches):
+        pieces = made.pieces_of(at)
+        small = replace(workload, microbatch=-(-workload.microbatch // pieces), pipelines=None)
+        yield small, held_by_stage(small, len(made.stages), count * pieces, chunks)
 
 
 def _inside(

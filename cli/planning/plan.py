@@ -29,7 +29,7 @@ from ...scheduler.published.dtfm import Dtfm
 from ...scheduler.timing.estimate import Estimator
 from ...scheduler.timing.simulated import run as simulate_plan
 from ...scheduler.workloads.codecs import bits_of
-from ...scheduler.workloads.jobs import moment_bytes, paper_workload, workload_of
+from ...scheduler.workloads.jobs import lesser_offloads, moment_bytes, paper_workload, workload_of
 from ...scheduler.workloads.offload import NONE, offload_of
 from ...scheduler.workloads.settled import INSIDE_KEY, as_settled
 from ...scheduler.workloads.workload import CodecChoice, Workload
@@ -82,10 +82,12 @@ def run(
         speed = max(speed or 0.0, speed_for(wanted, deadline))
     if speed is not None:
         objective = "cost"
-    train, model = (dict(_tables(job).get(name) or {}) for name in ("train", "model"))
+    tables = _tables(job)
+    train, model = (dict(tables.get(name) or {}) for name in ("train", "model"))
     workload = replace(
         workload,
         movable_bytes=0.0 if job is None or offload_of(train) != NONE else moment_bytes(train, model.get("lora")),
+        lesser=() if job is None else lesser_offloads(tables, workload),
         stages=stages if stages is not None else workload.stages,
         pipelines=pipelines if pipelines is not None else workload.pipelines,
     )
@@ -107,7 +109,7 @@ def run(
     if made.spares and objective == "step":
         result["instead"] = instead(network, workload, made, time_limit - searched, seed)
     if memory:
-        result["memory"] = memory_of(_tables(job), workload, made, islands)
+        result["memory"] = memory_of(tables, workload, made, islands)
     if picture is not None:
         write_picture(network, workload, made, Path(picture))
         result["picture"] = str(picture)

@@ -154,13 +154,14 @@ class _Tries:
 
     def plainest(self) -> Made:
         """The plan with the rarest rounds and the first schedule and recompute setting for which there is a plan.
-        PlanError where there is none for any."""
-        tried = []
-        for kind in self._kinds:
-            tried.append(self.made(None, *kind))
-            if isinstance(tried[-1], Made):
-                return tried[-1]
-        raise next(one for one in tried if isinstance(one, PlanError))
+        PlanError where there is none for any: what it says is of forwards computed again, if that was tried."""
+        tried: dict[bool, PlanError] = {}
+        for schedule, recompute in self._kinds:
+            one = self.made(None, schedule, recompute)
+            if isinstance(one, Made):
+                return one
+            tried.setdefault(bool(recompute), one)
+        raise tried[max(tried)]
 
     def kind(self, made: Made) -> Made:
         """The plan with the best schedule and recompute setting; rounds and microbatch as in `made`."""

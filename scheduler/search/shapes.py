@@ -14,6 +14,7 @@ from ..networks.network import Network, components
 from ..timing.candidate import Candidate, Places, Shape
 from ..timing.estimate import IMPOSSIBLE, Cut, Estimator
 from ..workloads.layers import balance, beside, held_by_stage, shares, smaller, stage_memory
+from ..workloads.offload import PARAMETERS
 from ..workloads.workload import Workload
 from .seeds import FEW
 
@@ -137,12 +138,13 @@ def why_nothing_fits(network: Network, workload: Workload) -> str:
         return (
             f"layer {layers[biggest].name!r} alone needs {size_text(need)}: "
             f"the largest of the {_count(len(network), 'device')} has {size_text(largest)}"
+            f"{_what_would_fit(network, workload)}"
         )
     total = stage_memory(workload, 0, len(layers) - 1, 1)
-    together = float(network.memory.sum())
+    together, have = float(network.memory.sum()), "has" if len(network) == 1 else "have"
     if together < total:
         return (
-            f"the model needs {size_text(total)}: the {_count(len(network), 'device')} that joined have "
+            f"the model needs {size_text(total)}: the {_count(len(network), 'device')} that joined {have} "
             f"{size_text(together)} together{_what_would_fit(network, workload)}"
         )
     connected = components(network)
@@ -166,29 +168,36 @@ def why_nothing_fits(network: Network, workload: Workload) -> str:
 
 def _what_would_fit(network: Network, workload: Workload) -> str:
     """What the job could say so that it would fit, or "": single changes first, the one that costs the training least
-    foremost; then all of them together."""
-    words: list[str] = []
-    whole = workload
-    for said, change in _less_memory(workload):
-        words.append(said)
-        whole = replace(whole, **change)
-        if _fits(network, replace(workload, **change)):
-            return f"; with {said} it would fit"
-    if len(words) > 1 and _fits(network, whole):
-        return f"; with {', '.join(words[:-1])} and {words[-1]} it would fit"
+    foremost; then all of them together; then with more and more of the state in main memory."""
+    plain, kinds = list(_less_memory(workload)), list(_less_on_the_device(workload))
+    tried = [[one] for one in (*plain, *kinds[:1])] + [[*plain, *kinds[:1]]]
+    for said, change in kinds[1:]:
+        alone = workload.recompute or change.get("offload") != PARAMETERS  # which needs recompute
+        tried += [[(said, change)]] * alone + [[*plain, (said, change)]]
+    for changes in tried:
+        words = [said for said, _ in changes]
+        fields = {name: value for _, change in changes for name, value in change.items()}
+        if words and _fits(network, replace(workload, **fields)):
+            return f"; with {', '.join(words[:-1])}{' and ' if words[1:] else ''}{words[-1]} it would fit"
     return ""
 
 
 def _less_memory(workload: Workload) -> Iterator[tuple[str, dict[str, Any]]]:
     """(keys of the job in words, fields of the workload with them). 1F1B keeps fewer microbatches than GPipe, recompute
-    keeps only the layers' inputs, and the moments may lie in main memory."""
+    keeps only the layers' inputs."""
     if workload.schedule == "gpipe":
         yield 'schedule = "1f1b"', {"schedule": "1f1b"}
     if not workload.recompute:
         yield "train.recompute = true", {"recompute": True}
+
+
+def _less_on_the_device(workload: Workload) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The same for train.offload, the least in main memory first."""
     if workload.movable_bytes:
         less = workload.optimizer_bytes - workload.movable_bytes
         yield 'train.offload = "moments"', {"optimizer_bytes": less, "movable_bytes": 0.0}
+    for one in workload.lesser:
+        yield f'train.offload = "{one.kind}"', {"movable_bytes": 0.0, **one.fields}
 
 
 def _fits(network: Network, workload: Workload) -> bool:

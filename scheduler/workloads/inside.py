@@ -30,8 +30,9 @@ class RankNeed:
     """Bytes on one device of an island.
 
     parameters: weights and gradients, or its pieces of them. gathered: of the largest layer, while it is whole.
-    sections: all else that rounds and the optimiser keep there. main: of the node's main memory, beside messages; all
-    of it is counted for the first device, although each one's process touches the sections that it keeps.
+    sections: all else that rounds and the optimiser keep there. main: of the node's main memory, beside messages and
+    what ``train.offload`` has there with one device; all of it is counted for the first device, although each one's
+    process touches the sections that it keeps.
     """
 
     parameters: float
@@ -96,7 +97,8 @@ def rank_needs(workload: Workload, layers: tuple[int, int], held: int, kind: str
         beside = (each - PIECES) * count
         return tuple(RankNeed(PIECES * count + frozen, 0.0, 0.0 if rank else beside, kept) for rank in range(ranks))
     fullest = max(_moments(workload, layers, held, rows, columns), key=lambda need: need.device)
-    return tuple(replace(fullest, main=0.0 if rank else each * count) for rank in range(ranks))
+    main = 0.0 if workload.offload in APART else each * count  # there it lies in main memory without the island too
+    return tuple(replace(fullest, main=0.0 if rank else main) for rank in range(ranks))
 
 
 def _moments(workload: Workload, layers: tuple[int, int], held: int, rows: int, columns: int) -> Iterator[RankNeed]:

@@ -184,6 +184,16 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
     )
 
 
+def lesser_offloads(job: Mapping[str, Any], workload: Workload) -> tuple[Offload, ...]:
+    """The kinds APART that the job could say in train.offload and does not, the least in main memory first, where
+    forwards may be computed again. ``workload``: the job's."""
+    train, kind = _table(job, "train"), offload_of(_table(job, "train"))
+    more = {**job, "train": {**train, "offload": AUTO_OFFLOAD, "recompute": True}, "activations": None}
+    all_kinds = numbers(more, workload.layers, workload.tied, workload.tokens_per_sample, shares=workload.shares)
+    tried = {one.kind for one in workload.offloads} or set(OF_AUTO[: OF_AUTO.index(kind) + 1])
+    return tuple(one for one in all_kinds.offloads if one.kind in APART and one.kind not in tried)
+
+
 def microbatch_sizes(batch: int, pipelines: int | None) -> tuple[int, ...]:
     """The sizes of a microbatch, in samples, among which a plan chooses: divisors of the batch, each at least twice the
     one before, small enough that every wished pipeline gets a microbatch."""

@@ -163,8 +163,8 @@ def _fits(workload: Workload, memory: Sequence[float], held: Sequence[int]) -> C
     if all(math.isinf(value) for value in memory):
         return lambda stage, first, last: True
     moved, apart = workload.optimizer_bytes + workload.round_bytes, workload.offload in APART
-    find = partial(_parts_apart, workload.block_bytes, workload.tied) if apart else _parts
-    parts: Parts = find(workload.layers, workload.microbatch, workload.recompute, moved)
+    find = partial(_parts_apart, workload.block_bytes) if apart else _parts
+    parts: Parts = find(workload.tied, workload.layers, workload.microbatch, workload.recompute, moved)
     each = workload.activation_bytes
 
     def fits(stage: int, first: int, last: int) -> bool:
@@ -175,7 +175,7 @@ def _fits(workload: Workload, memory: Sequence[float], held: Sequence[int]) -> C
 
 
 @lru_cache(maxsize=64)
-def _parts(layers: tuple[Layer, ...], micro: int, recompute: bool, moved: float) -> Parts:
+def _parts(tied: bool, layers: tuple[Layer, ...], micro: int, recompute: bool, moved: float) -> Parts:
     """(first, last) -> (bytes of weights, elements kept for each microbatch in flight, other elements)."""
     found: Parts = {}
     for first in range(len(layers)):
@@ -183,6 +183,15 @@ def _parts(layers: tuple[Layer, ...], micro: int, recompute: bool, moved: float)
         for last, (kept, others) in enumerate(stage_spans(layers, first, micro, recompute), first):
             weights += layers[last].parameters * moved + 4.0 * layers[last].frozen
             found[first, last] = weights, kept, others
+    return _with_one_matrix(found, tied, layers, moved)
+
+
+def _with_one_matrix(found: Parts, tied: bool, layers: Sequence[Layer], moved: float) -> Parts:
+    """``found``, where a stage of all layers has the matrix once that the first and the last layer share."""
+    if tied and len(layers) > 1:
+        weights, kept, others = found[0, len(layers) - 1]
+        both = min(layers[0].parameters, layers[-1].parameters)
+        found[0, len(layers) - 1] = weights - both * moved, kept, others
     return found
 
 
@@ -201,7 +210,7 @@ def _parts_apart(
             block = of_blocks if 0 < last < len(layers) - 1 else None
             weights += layer.parameters * (moved if block is None else block) + 4.0 * layer.frozen
             found[first, last] = weights, kept, others + 2 * max(boundary, layer.activation * micro)
-    return found
+    return _with_one_matrix(found, tied, layers, moved)
 
 
 def held_by_stage(workload: Workload, stages: int, microbatches: int, chunks: int = 1) -> list[int]:

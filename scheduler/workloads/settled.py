@@ -31,13 +31,9 @@ def offloaded(workload: Workload, kind: str | None = None) -> Workload:
         chosen[RECOMPUTE_KEY] = True
     return replace(
         workload,
-        offload=lies.kind,
-        optimizer_bytes=lies.optimizer_bytes,
-        round_bytes=lies.round_bytes,
-        block_bytes=lies.block_bytes,
-        main_bytes=lies.main_bytes,
         offloads=(),
         chosen=tuple(chosen.items()),
+        **lies.fields,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import PlanError
 from .early import EarlyRounds
@@ -105,6 +106,17 @@ class Offload:
     block_bytes: float | None = None
     main_bytes: float = 0.0
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Field of Workload -> its value with this kind."""
+        return {
+            "offload": self.kind,
+            "optimizer_bytes": self.optimizer_bytes,
+            "round_bytes": self.round_bytes,
+            "block_bytes": self.block_bytes,
+            "main_bytes": self.main_bytes,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -133,8 +145,9 @@ class Workload:
     for it). insides: the ways in which devices of one node may share a stage, the cheapest first; empty: nodes are
     single devices, or their memory is that of all. auto_inside: the plan chooses among them. shares: devices may
     share the blocks' matrices if their number divides this; 0: they can't. offload: the kind of train.offload.
-    offloads: those among which the plan chooses, the least first. early: how rounds that begin within the last backward
-    pass are divided; None: they begin after it. See ``early_rounds``.
+    offloads: those among which the plan chooses, the least first. lesser: those with less on the device than the job's,
+    of which a refusal may speak; empty where nobody knows whether there is the main memory. early: how rounds that
+    begin within the last backward pass are divided; None: they begin after it. See ``early_rounds``.
     """
 
     layers: tuple[Layer, ...]
@@ -178,6 +191,7 @@ class Workload:
     shares: int = 0
     offload: str = "none"
     offloads: tuple[Offload, ...] = ()
+    lesser: tuple[Offload, ...] = ()
     early: EarlyRounds | None = None
 
     def __post_init__(self) -> None:

@@ -1,16 +1,22 @@
 """What of a stage lies on the device, by ``train.offload``."""
 
+import json
 import math
+import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from farflung.cli.planning.plan import run
 from farflung.job.chosen import OFFLOADS, left_open, mistakes, with_chosen
 from farflung.job.schema import Job
 from farflung.scheduler import Device, Network, PlanError, plan
 from farflung.scheduler.planning.choose_offload import possible, said_of
 from farflung.scheduler.workloads.inside import rank_needs
-from farflung.scheduler.workloads.jobs import workload_of
+from farflung.scheduler.workloads.jobs import lesser_offloads, workload_of
 from farflung.scheduler.workloads.layers import _fits, beside, stage_memory
+from farflung.scheduler.workloads.memory import need_of
 from farflung.scheduler.workloads.offload import OF_AUTO
 from farflung.scheduler.workloads.settled import as_settled
 
@@ -37,10 +43,29 @@ def test_a_cut_fits_what_its_stage_needs(kind):
         assert not _fits(workload, [0.999 * need], [2])(0, first, last)
 
 
+@pytest.mark.parametrize("kind", ["none", "optimizer", "parameters"])
+def test_a_matrix_that_the_ends_share_is_held_once(kind):
+    model = MODEL | {"tie": True, "vocabulary": 5000}
+    train = {"offload": kind, "recompute": True, "microbatch": 1, "batch": 2}
+    workload = beside(workload_of({"model": model, "train": train, "updates": DELTA}), 1)
+    need = stage_memory(workload, 0, 5, 1)
+    assert workload.tied and _fits(workload, [need], [1])(0, 0, 5) and not _fits(workload, [0.999 * need], [1])(0, 0, 5)
+    assert plan(network(1.001 * need), replace(workload, stages=1, pipelines=1), time_limit=0.5).stages == ((0, 5),)
+
+
 def network(memory: float, **more) -> Network:
     devices = [Device(name, memory_bytes=memory, **more) for name in "ab"]
     pairs = [("a", "b"), ("b", "a")]
     return Network.measured(devices, dict.fromkeys(pairs, 0.01), dict.fromkeys(pairs, 1e8))
+
+
+def one_device(folder: Path, memory: float) -> Path:
+    """A cluster file."""
+    device = {"region": "a", "tflops": 1.0, "memory_gb": memory / 1e9}
+    one = {"regions": ["a"], "devices_per_region": {"a": 1}, "latency_ms": [[1]], "bandwidth_gbps": [[1]]}
+    file = folder / "cluster.json"
+    file.write_text(json.dumps(one | {"devices": [device]}))
+    return file
 
 
 def job_of(offload, **parallel):
@@ -116,6 +141,58 @@ def test_an_island_counts_what_each_device_and_the_main_memory_hold(kind):
     assert len(made.nodes) == 1
     with pytest.raises(PlanError, match=r"what lies in main memory would need 1\.2 times what it has"):
         plan(network(memory, ranks=3, main_bytes=need / 1.2), workload_of(job), time_limit=0.5)
+
+
+def test_the_other_ways_of_an_island_count_the_state_in_main_memory_once():
+    """Where the optimiser's kind has it there already, as much as without."""
+    mains = []
+    for kind in ("none", "optimizer"):
+        job = job_of(kind)
+        workload = beside(workload_of(job), 1)
+        whole = (0, len(workload.layers) - 1)
+        first = rank_needs(workload, whole, 1, "fsdp", 2)[0]
+        mains.append(first.main + need_of(job, workload, whole, 1, 1).host)
+    assert mains[0] == mains[1] == 20 * workload.parameters
+
+
+@pytest.mark.parametrize(
+    ("train", "least", "says"),
+    [
+        ({}, {"offload": "optimizer"}, 'train.offload = "optimizer"'),
+        ({}, {"offload": "parameters", "recompute": True}, 'train.recompute = true and train.offload = "parameters"'),
+        ({"recompute": True}, {"offload": "parameters"}, 'train.offload = "parameters"'),
+        ({"recompute": "auto"}, {"offload": "parameters", "recompute": True}, 'train.offload = "parameters"'),
+        ({"offload": "auto"}, {"offload": "parameters", "recompute": True}, 'train.offload = "parameters"'),
+    ],
+)
+def test_a_refusal_of_plan_names_the_offload_with_which_it_would_fit(tmp_path, train, least, says):
+    job = job_of(False)
+    job["train"] |= train
+    other = job | {"train": job["train"] | least}
+    need = stage_memory(beside(workload_of(other), 1), 0, 5, 1)
+    file = one_device(tmp_path, 1.001 * need)
+    with pytest.raises(PlanError, match=re.escape(f"{says} it would fit")):
+        run(file, job, time_limit=0.5)
+    made = run(file, other, time_limit=0.5, memory=True)
+    assert made["memory"][0]["device"] <= 1.001 * need
+
+
+def test_what_a_refusal_could_name_needs_no_codec_of_activations():
+    """A run chooses that of "auto" later."""
+    job = job_of(False) | {"activations": {"forward": "auto", "backward": "auto"}}
+    kinds = [one.kind for one in lesser_offloads(job, workload_of(job_of(False)))]
+    assert kinds == ["optimizer", "parameters"]
+    assert not lesser_offloads(job_of("parameters"), workload_of(job_of("parameters")))
+    assert not lesser_offloads(job_of(False, inside="fsdp"), workload_of(job_of(False, inside="fsdp")))
+
+
+def test_memory_is_that_of_the_pieces_that_a_plan_cuts_microbatches_into(tmp_path):
+    job = job_of("optimizer")
+    job["train"] |= {"batch": 8, "microbatch": 4}
+    need = stage_memory(beside(workload_of(job | {"train": job["train"] | {"microbatch": 1}}), 1), 0, 5, 1)
+    file = one_device(tmp_path, 1.001 * need)
+    made = run(file, job, time_limit=0.5, memory=True)
+    assert made["pieces"] == [4] and made["memory"][0]["device"] == pytest.approx(need, rel=1e-6)
 
 
 def test_a_plan_may_choose_what_a_job_leaves_open():
