@@ -18,6 +18,8 @@ from ..plans import Plan
 from ..timing.candidate import Candidate
 from ..timing.estimate import Cut, Estimator
 from ..timing.exchange import waits_of
+from ..timing.lines import busy_seconds
+from ..timing.seconds import FEW_LINES
 from ..workloads.losses import loss_of
 from ..workloads.workload import Workload
 from .room import Room
@@ -26,18 +28,19 @@ from .room import Room
 @dataclass(frozen=True)
 class UpdateChoice:
     """The codecs and the overlap that the plan chooses. For each position's group: codecs, its codec; bits, on the wire
-    for each parameter; seconds, of its round; waits, those that are left of it after the last backward pass. hidden:
-    seconds of compute between a round's beginning and its end. mode: of the workload. every: steps between two rounds
-    of a weight."""
+    for each parameter; seconds, of its round; waits, those that are left of it after the last backward pass; hidden,
+    seconds of compute between its beginning and its end in which its lines carry no activations. mode: of the workload.
+    every: steps between two rounds of a weight. busy: activations take lines that rounds take, too."""
 
     codecs: tuple[str, ...]
     bits: tuple[float, ...]
     overlap: int
     seconds: tuple[float, ...]
     waits: tuple[float, ...]
-    hidden: float
+    hidden: tuple[float, ...]
     mode: str
     every: int
+    busy: bool = False
 
     @property
     def why(self) -> str:
@@ -50,8 +53,10 @@ class UpdateChoice:
             left, took = self.waits[worst], self.seconds[worst]
             hides = f"all but {left:.3g} s hidden by the backward pass" if left < took else "and nothing hides it"
             return words + f"to take {took:.3g} s, {hides}{self._cost(worst)}"
-        short = ", more than it may with any codec of the ladder" if self.seconds[worst] > self.hidden else ""
-        hidden = f"to take {self.seconds[worst]:.3g} s of the {self.hidden:.3g} s of compute that hide it{short}"
+        short = ", more than it may with any codec of the ladder" if self.seconds[worst] > self.hidden[worst] else ""
+        free = " while no activations take its lines" if self.busy else ""
+        of = f"of the {self.hidden[worst]:.3g} s of compute that hide it{free}{short}"
+        hidden = f"to take {self.seconds[worst]:.3g} s {of}"
         return words + hidden + self._cost(worst)
 
     def _cost(self, place: int) -> str:
@@ -65,7 +70,8 @@ class UpdateChoice:
 def choose_updates(estimator: Estimator, found: Candidate, compute: float, current: Plan | None = None) -> UpdateChoice:
     """The codec of each position's group and the overlap of all, for a workload with an `update_ladder`.
 
-    compute: seconds of a step's forwards and backwards. current: the plan in force. Its choice stays while it hides its
+    estimator: with the codecs that links between stages have. compute: seconds of a step's forwards and backwards.
+    current: the plan in force. Its choice stays while it hides its
     rounds and no less lossy codec does, so that noise in measurements changes nothing.
     """
     workload = estimator.workload
@@ -73,18 +79,28 @@ def choose_updates(estimator: Estimator, found: Candidate, compute: float, curre
     names = [name for name, _ in workload.update_ladder]
     timed = [_rounds(estimator, found, bits) for _, bits in workload.update_ladder]
     rounds, waits = (numpy.array(column) for column in zip(*timed, strict=True))
-    room = Room(workload.mode, workload.every, compute)
+    room = Room(workload.mode, workload.every, compute, _busy(estimator, found))
     overlap = room.overlap(waits) if workload.auto_overlap else workload.overlap
     chosen = room.rungs(waits, overlap)
     kept = _in_force(workload, names, current, found.cut.nodes)
     if kept is not None and kept[0] <= overlap and all(old <= new for old, new in zip(kept[1], chosen, strict=True)):
         took = (float(waits[at, place]) for place, at in enumerate(kept[1]))
-        overlap, chosen = kept if all(room.fits(each, kept[0], 1.0) for each in took) else (overlap, chosen)
+        overlap, chosen = (
+            kept if all(room.fits(each, kept[0], place, 1.0) for place, each in enumerate(took)) else (overlap, chosen)
+        )
     seconds, left = (tuple(float(one[at, place]) for place, at in enumerate(chosen)) for one in (rounds, waits))
     picked = [workload.update_ladder[at] for at in chosen]
     codecs, bits = tuple(name for name, _ in picked), tuple(bits for _, bits in picked)
     every = workload.every * workload.fragments
-    return UpdateChoice(codecs, bits, overlap, seconds, left, overlap * compute, workload.mode, every)
+    hidden = tuple(room.hidden(overlap, place) for place in range(len(chosen)))
+    return UpdateChoice(codecs, bits, overlap, seconds, left, hidden, workload.mode, every, any(room.busy))
+
+
+def _busy(estimator: Estimator, found: Candidate) -> tuple[float, ...]:
+    """What activations take of the lines of each position's round; empty where the network is too large to count it."""
+    if len(estimator.network) > FEW_LINES:
+        return ()
+    return tuple(busy_seconds(estimator, found.places, found.cut, found.microbatches).tolist())
 
 
 def _rounds(estimator: Estimator, found: Candidate, bits: float) -> tuple[Matrix, Matrix]:

@@ -50,9 +50,7 @@ def finish(
     fractions = [publisher_fractions(network, estimator.sent, best.places[:, position]) for position in range(nodes)]
     codecs = choose_codecs(estimator, best)
     coded = Estimator(network, workload, codecs) if codecs else estimator
-    updates = (
-        choose_updates(estimator, best, candidate_compute(coded, best), current) if workload.update_ladder else None
-    )
+    updates = choose_updates(coded, best, candidate_compute(coded, best), current) if workload.update_ladder else None
     if updates is not None:
         coded = Estimator(network, replace(workload, overlap=updates.overlap, update_bits=updates.bits), codecs or None)
         codecs = {**codecs, **recorded(updates, best.cut.chunks)}
