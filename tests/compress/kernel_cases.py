@@ -29,6 +29,8 @@ from farflung.compress.sparsifiers import masks, masks_there, runs
 from farflung.compress.sparsifiers.cocktail import BUCKET
 from farflung.compress.summable.thc import Thc
 
+LONG = 5_001
+"""Elements: two whole blocks of a kernel and a part of one, or a whole block of a rotation and shorter ones."""
 KEY = Key(0xF23456789ABCDEF1, 77)
 MEMBER = Key(KEY.seed, 0x80000001, 5, 7)
 """One of seven, who share their dither."""
@@ -42,7 +44,7 @@ def equal(name: str, one: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def group(device: str) -> None:
-    for n in (1, 31, 2048, 5001):
+    for n in (1, 31, 2048, LONG):
         x = torch.randn(n) * torch.exp(2 * torch.randn(n))
         for bits in (4, 8):
             for size in (32, 128):
@@ -66,10 +68,11 @@ def group(device: str) -> None:
 
 
 def cocktail(device: str) -> None:
-    n = 40_003  # the last run is a short one, and offered
+    n = 10_003  # two whole blocks of offered elements and a part of one; the last run is a short one, and offered
     g = torch.randn(n)
     for x in (torch.randn(n), g + torch.randn(n).round(), g.clone(), g + 1e-42):
         offer = runs.offer(n, 0.5, 64, Key(KEY.seed, 1))
+        assert offer.runs[-1] == n // 64 and offer.elements % 64 and offer.elements > 2 * gpu.BLOCK
         where = torch.from_numpy(offer.runs).to(device)
         values, counts = gpu.offered(x.to(device), g.to(device), where, offer.run, offer.elements)
         delta = offer.gather((x - g).numpy())
@@ -156,7 +159,8 @@ def checksums(device: str) -> None:
     """The checksum that the device computes is crc32."""
     least, checksum.LEAST = checksum.LEAST, 1
     head = b"some bytes before"
-    for count in (1, 515, 4 * checksum.ROWS * checksum.COLUMNS + 9):
+    # less than a word, and a piece of nothing; two blocks, and bytes that are no word
+    for count in (1, 4 * checksum.ROWS * checksum.COLUMNS + 9):
         body = torch.randint(0, 256, (count,), dtype=torch.uint8)
         found, rest = pieces.fetch([body[: count // 2].to(device), body[count // 2 :].to(device)])
         assert b"".join(found) == body.numpy().tobytes() and rest is not None
@@ -197,14 +201,14 @@ def strangers(device: str) -> None:
     """What is not finite, or can't be done by the kernels, is found when the blob is asked for."""
     for spec in ("int4", "eden:bits=2", "thc", "cocktail:random=0.5", "bf16", "qsgd"):
         codec = make(spec)
-        for at in (3, 9_000):
+        for at in (3, LONG - 1):
             for bad in (float("nan"), float("inf"), -float("inf")):
-                x = torch.randn(9_001).to(device)
+                x = torch.randn(LONG).to(device)
                 x[at] = bad
                 try:
                     codec.stage(x, 3, 1).pieces()
                 except CodecError as error:
-                    assert "1 of 9001 values are not finite" in str(error)
+                    assert f"1 of {LONG} values are not finite" in str(error)
                 else:
                     raise AssertionError(f"{spec} takes {bad} at {at}")
     large = torch.full((9_000,), 3e37).to(device)  # their sum is beyond fp32, their norm too
@@ -239,7 +243,7 @@ def waits(device: str) -> None:
     launch = gpu.launch
     gpu.launch = lambda kernel, programs, *a, **k: launch(kernel, programs, *map(far_device.near, a), **k)
     with far_device.far_device() as far, far_device.counted() as waited:
-        x = torch.randn(9_001).to(far)
+        x = torch.randn(LONG).to(far)
         for spec in PLAIN:  # to see whether all is finite, and for the copy
             waited.clear()
             make(spec).encode(x, 3, 1)
@@ -249,7 +253,7 @@ def waits(device: str) -> None:
             blob = make(spec).encode(x, 3, 1)
             assert len(waited) <= 4, f"{spec} waits {waited} to encode"
             waited.clear()
-            add(blob, torch.zeros(9_001, device=far), 0.5)
+            add(blob, torch.zeros(LONG, device=far), 0.5)
             assert not waited, f"{spec} waits {waited} to decode"
         waited.clear()
         make("bf16").encode(x)
@@ -259,7 +263,7 @@ def waits(device: str) -> None:
             blob = make(spec).encode(x, 3, 1)
             assert len(waited) == 1, f"{spec} waits {waited} to encode"
             waited.clear()
-            out = torch.zeros(9_001, device=far)
+            out = torch.zeros(LONG, device=far)
             add(blob, out, 0.5)
             assert not waited, f"{spec} waits {waited} to decode"
             waited.clear()
@@ -300,7 +304,7 @@ def dispatch(device: str) -> None:
         setattr(gpu, kernel, lambda *a, _launch=launch, _name=kernel: (calls.append(_name), _launch(*a))[1])
     there = gpu.available
     for spec in DISPATCHED + NOT_DISPATCHED:
-        for n in (5, 9_001):
+        for n in (5, LONG):
             for x in (
                 torch.randn(n) * torch.exp(torch.randn(n)),
                 torch.zeros(n),
