@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from types import FrameType
@@ -205,9 +205,10 @@ def has_begun(state: Path) -> bool:
     """Whether the run in a state folder has made steps."""
     if not (state / FILE).exists():
         return False
-    from ...coordinator.observe.status import read_status
+    from ...coordinator.store.store import Store
 
-    return bool(read_status(state).get("step"))
+    with closing(Store(state)) as store:
+        return bool(store.steps.newest(1))
 
 
 def _fell(word: Ended, why: str) -> FarflungError:

@@ -16,7 +16,10 @@ import pytest
 from farflung.cli.local import children as children_module
 from farflung.cli.local import run as run_module
 from farflung.cli.local.children import Children, Ended, Said
-from farflung.cli.local.run import LocalRun, run, threads_for
+from farflung.cli.local.run import LocalRun, has_begun, run, threads_for
+from farflung.coordinator.observe import status as status_module
+from farflung.coordinator.store.rows import StepRow
+from farflung.coordinator.store.store import Store
 from farflung.proto.errors import FarflungError, RunFailed
 
 STAND_IN = """
@@ -204,6 +207,20 @@ def test_others_that_can_go_on_are_let_and_others_that_wait_are_not(
         run(LocalRun(stand_in / "job.toml", stand_in / "state", 2), lambda e: shown.append(dict(e)))
     [warning] = [event for event in shown if event["event"] == "warning"]
     assert warning["message"] == "ended: killed by SIGKILL; the others go on without it, if there is a plan for them"
+
+
+def test_a_run_has_begun_when_it_has_a_step_and_no_status_is_made_to_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_module, "status_of", lambda *_: pytest.fail("a whole status is made"))
+    assert not has_begun(tmp_path / "none")
+    store = Store(tmp_path, create=True)
+    store.put("phase", "waiting")
+    assert not has_begun(tmp_path)
+    none = dict.fromkeys(("bytes_updates", "bytes_activations", "bytes_other", "bytes_dense", "bytes_dense_updates"), 0)
+    store.steps.put(StepRow(1, 1, 5.0, 8, 64, 0.5, **none, notes="{}", time=1.0))
+    store.close()
+    assert has_begun(tmp_path)
 
 
 def test_a_dead_node_is_shown_and_ctrl_c_ends_everyone(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
