@@ -13,6 +13,9 @@ from .workloads.settled import MICROBATCH_KEY, OFFLOAD_KEY, RECOMPUTE_KEY
 
 FASTER = 0.05
 """Another trial replaces the plan's own choice if its steps take less time by this part."""
+CHANGE_STEPS = 2
+"""A view change in which every node keeps its place costs at least so many steps: the one that its flush cuts off, and
+the next view's first, which compiles or takes memory."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,28 @@ def decided(plan: Plan, found: Mapping[int, Found]) -> Plan:
     choice stays unless another one is faster by more than FASTER."""
     tuning = plan.tuning
     assert tuning is not None
-    fastest = min(found, key=lambda at: (found[at].seconds, at))
-    best = fastest if found[fastest].seconds < (1 - FASTER) * found[0].seconds else 0
+    best = fastest(found)
+    return chosen(plan, best, shown(plan, found) + (f"; {tuning.why}" if tuning.why else ""))
+
+
+def fastest(found: Mapping[int, Found]) -> int:
+    """The index of the trial that is chosen."""
+    best = min(found, key=lambda at: (found[at].seconds, at))
+    return best if found[best].seconds < (1 - FASTER) * found[0].seconds else 0
+
+
+def pays(found: Mapping[int, Found], left: float) -> bool:
+    """Whether a view change to the fastest trial wins more time in the ``left`` steps of the run than it costs."""
+    usual = found[0].seconds
+    return (usual - found[fastest(found)].seconds) * left > CHANGE_STEPS * usual
+
+
+def shown(plan: Plan, found: Mapping[int, Found]) -> str:
+    """What was measured, in words, the chosen trial first."""
+    tuning, best = plan.tuning, fastest(found)
+    assert tuning is not None
     named = [best, *(at for at in sorted(found) if at != best)]
-    said = ", ".join(found[at].words(tuning.trials[at]) for at in named)
-    why = f"measured: a step takes {said}" + (f"; {tuning.why}" if tuning.why else "")
-    return chosen(plan, best, why)
+    return f"measured: a step takes {', '.join(found[at].words(tuning.trials[at]) for at in named)}"
 
 
 def without(plan: Plan, failed: int, why: str) -> Plan:

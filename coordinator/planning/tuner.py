@@ -7,11 +7,12 @@ counted counts there too. If views are too short for that, it is said once.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
 from ...proto.control_pb2 import StepDone
-from ...scheduler.after_trials import decided, found_of, without
+from ...scheduler.after_trials import decided, fastest, found_of, pays, shown, without
 from ...scheduler.plans import Plan
 
 SHORT = 3
@@ -51,9 +52,10 @@ class Tuner:
             self._before, self._cut = {}, 0
         self._view, self._plan, self._begin, self._steps = view, plan if open_ else None, step, {}
 
-    def step(self, node: str, report: StepDone) -> Verdict | None:
+    def step(self, node: str, report: StepDone, left: float = math.inf) -> Verdict | None:
         """A node's report of a step; the verdict, once, after the last step that it needs. Before it, once, what keeps
-        the trials from ending."""
+        the trials from ending. left: steps of the run after this one. Where they are too few to make up for a view
+        change, the plan stays, with its trials, so that a run with more steps begins them again."""
         plan = self._plan
         if plan is None or plan.tuning is None or report.view != self._view or node not in plan:
             return None
@@ -65,9 +67,16 @@ class Tuner:
         if len(known) == len(plan.nodes):
             counted, wanted = self._counted(plan), _wanted(plan)
             if all(len(counted.get(index, ())) >= many for index, many in wanted.items()):
-                self._plan, best = None, decided(plan, {index: found_of(counted[index]) for index in wanted})
-                assert best.tuning is not None
+                found = {index: found_of(counted[index]) for index in wanted}
                 tries = len(self._steps.get(plan.tuning.steps, ())) < len(plan.nodes)
+                if fastest(found) and not pays(found, left):
+                    if tries:
+                        return None  # and it may still fail in one, which has to be heeded
+                    self._plan = None
+                    late = f"the {left:g} steps that are left would not make up for a view change"
+                    return Verdict(plan, f"{shown(plan, found)}; {late}")
+                self._plan, best = None, decided(plan, found)
+                assert best.tuning is not None
                 return Verdict(best, best.tuning.why, anew=tries)  # or a node could fail in a trial that nobody heeds
         if self._cut == SHORT:
             self._cut += 1

@@ -62,7 +62,7 @@ class StepReports:
             self._worked(name)
         self._deciding.stepped(s.StepFinished(name, session, report.view, report.step, report.seconds))
         self._keep(self._progress.step(name, report, time.time()))
-        self._tuned(self._measured.tuner.step(name, report))
+        self._tuned(self._measured.tuner.step(name, report, max(0, self.last_step - report.step)))
 
     def trial_failed(self, name: str, report: pb.TrialFailed) -> None:
         """A node could not compute a trial of the view's plan."""

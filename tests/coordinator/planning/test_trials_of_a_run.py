@@ -51,8 +51,8 @@ def tried(fake_node):
     return Tried
 
 
-def job_of(cluster):
-    return cluster.job(("microbatch = 2", 'microbatch = "auto"'), ("steps = 12", f"steps = {STEPS}"))
+def job_of(cluster, steps=STEPS):
+    return cluster.job(("microbatch = 2", 'microbatch = "auto"'), ("steps = 12", f"steps = {steps}"))
 
 
 async def test_a_trial_fails_and_another_is_the_fastest(cluster, tried):
@@ -90,3 +90,17 @@ async def test_the_choice_in_force_stays_and_is_stored(cluster, tried):
     with closing(Store(coordinator.state)) as store:
         plan = Plan.from_json(store.views.last().plan)
     assert plan.tuning.measured and not plan.tuning.trials and plan.chosen == {"train.microbatch": 2}
+
+
+async def test_a_run_that_ends_with_its_trials_has_one_view(cluster, tried):
+    coordinator = cluster.coordinator(job_of(cluster, TUNING.steps + 4), planner=tries)
+    link = await coordinator.link
+    for node in [await cluster.node(link, name, kind=tried) for name in "abcd"]:
+        node.took = {2: 0.4, 1: 0.5, 4: 0.35}
+    assert await asyncio.wait_for(coordinator.task, 120) == 0
+    assert len([one for one in coordinator.events if one["event"] == "view"]) == 1
+    (said,) = (one for one in coordinator.events if one.get("message", "").startswith("measured: "))
+    assert said["message"].endswith("would not make up for a view change")
+    with closing(Store(coordinator.state)) as store:
+        plan = Plan.from_json(store.views.last().plan)
+    assert plan.tuning == TUNING and plan.chosen == {"train.microbatch": 2}

@@ -116,6 +116,23 @@ def test_views_that_are_shorter_than_the_trials_decide_together():
     assert verdict.anew, "the view would go on trying, and a node that fails in a trial waits for another view"
 
 
+def test_a_verdict_in_the_last_steps_changes_no_view():
+    """A step with microbatch 4 wins 0.04 of 0.44 s: 22 steps make up for a change that costs two."""
+    found = list(reports({0: 0.44, 1: 0.5, 2: 0.4}))
+    assert all(made.step(*one, left=23) is None for made in [tuner()] for one in found[:-1])
+    for left, changes in ((23, True), (21, False), (0, False)):
+        made = tuner()
+        (verdict,) = (one for node, report in found if (one := made.step(node, report, left)) is not None)
+        assert (verdict.plan.chosen == {"train.microbatch": 4}) == changes and not verdict.anew
+        assert (verdict.plan == PLAN) != changes, "a run with more steps would begin the trials again"
+        assert (f"; the {left} steps that are left would not make up for a view change" in verdict.why) != changes
+        assert verdict.why.startswith("measured: a step takes 0.4 s with microbatch 4, 0.44 s with microbatch 2")
+        assert all(made.step(node, report, left) is None for node, report in found), "it is said once"
+    same = tuner()
+    (kept,) = (one for step in reports({0: 0.4, 1: 0.5, 2: 0.4}) if (one := same.step(*step, left=0)) is not None)
+    assert kept.plan.tuning.measured and "view change" not in kept.why, "what stays needs no view"
+
+
 def test_other_places_or_trials_begin_anew():
     made, found = tuner(), list(reports({0: 0.4, 1: 0.5, 2: 0.3}))
     assert said(made, found[:-1]) is None
