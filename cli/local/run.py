@@ -214,12 +214,8 @@ def has_begun(state: Path) -> bool:
 def _fell(word: Ended, why: str) -> FarflungError:
     """The error of a run that a node's death before the first step has ended."""
     child, status = word.child, word.status if word.status in (2, 3) else FAILED
-    hint = str(child.error.get("hint", ""))
-    log = f"its log is {child.log}"
     said = child.error.get("message") or child.end_text()
-    return FarflungError(
-        f"{child.name} ended before the first step, {why}: {said}", f"{hint}; {log}" if hint else log, status
-    )
+    return FarflungError(f"{child.name} ended before the first step, {why}: {said}", _with_log(child), status)
 
 
 def _python_path(plan: LocalRun) -> dict[str, str]:
@@ -261,11 +257,17 @@ def _parted(children: Children, nodes: list[Child], word: Ended, coordinator: Ch
 
 def _deserted(nodes: list[Child], last: Ended) -> FarflungError:
     """The error where every node's process has ended before the run."""
-    said = next((node.error for node in nodes if node.error), {})
+    said = next((node for node in nodes if node.error), None)
     status = last.status if last.status in (2, 3) else FAILED
-    if said:
-        return FarflungError(f"no node is left: {said.get('message')}", str(said.get("hint", "")), status)
-    return RunFailed(f"no node is left: {last.child.name} {last.child.end_text()}", f"its log is {last.child.log}")
+    if said is not None:
+        return FarflungError(f"no node is left: {said.error.get('message')}", _with_log(said), status)
+    return RunFailed(f"no node is left: {last.child.name} {last.child.end_text()}", _with_log(last.child))
+
+
+def _with_log(child: Child) -> str:
+    """The hint of a node's error, and where its log is."""
+    hint, log = str(child.error.get("hint", "")), f"its log is {child.log}"
+    return f"{hint}; {log}" if hint else log
 
 
 @contextmanager

@@ -196,6 +196,19 @@ def test_a_node_that_dies_before_the_first_step_ends_the_run(
     assert processes_of(stand_in / "package") == []
 
 
+def test_a_resumed_run_whose_nodes_are_all_dead_says_where_the_log_is(
+    stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "has_begun", lambda state: True)
+    with pytest.raises(FarflungError, match="no node is left: the ticket expired") as caught:
+        play(stand_in, "no nodes", monkeypatch)
+    logs = [stand_in / "state" / "logs" / f"node-{number}.log" for number in (1, 2)]
+    assert caught.value.hint in [f"ask for a new link; its log is {log}" for log in logs] and caught.value.status == 3
+    with pytest.raises(FarflungError, match="no node is left: node-1 killed by SIGKILL") as caught:
+        play(stand_in, "killed early", monkeypatch, nodes=1)
+    assert caught.value.hint == f"its log is {logs[0]}"
+
+
 def test_others_that_can_go_on_are_let_and_others_that_wait_are_not(
     stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
