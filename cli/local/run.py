@@ -122,7 +122,7 @@ def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) ->
     )
     nodes: list[Child] = []
     lost: Ended | None = None
-    start = _Start(has_begun(plan.state), plan.others)
+    start = _Start(has_begun(plan.state), plan.others, lambda: is_paused(plan.state))
     worked = 0.0
     deadline = time.monotonic() + _START_SECONDS
     while True:
@@ -168,10 +168,11 @@ def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) ->
 
 class _Start:
     """Whether a run reaches its first step after a node of this machine has died. ``begun``: an earlier life of the run
-    had made steps, so that it goes on with fewer nodes. ``others``: how many nodes of other machines it waits for."""
+    had made steps, so that it goes on with fewer nodes. ``others``: how many nodes of other machines it waits for.
+    ``paused``: whether a person has paused the run, which then may wait for as long as it is."""
 
-    def __init__(self, begun: bool, others: int) -> None:
-        self._begun, self._others, self._stepped = begun, others, False
+    def __init__(self, begun: bool, others: int, paused: Callable[[], bool]) -> None:
+        self._begun, self._others, self._paused, self._stepped = begun, others, paused, False
         self._first: Ended | None = None
         """The first node that has died before the first step."""
         self._waits_since: float | None = None
@@ -192,11 +193,16 @@ class _Start:
         if event.get("event") == "phase":
             self._begun = self._begun or event["phase"] == "training"
             self._waits_since = now if event["phase"] == "waiting" else None
+        elif event.get("event") == "notice" and self._waits_since is not None:
+            self._waits_since = now  # it waits for something else now; so also when a person resumes it
 
     def check(self, now: float) -> None:
         """Raises the error of the node that has died if the others wait for more, and nobody else is to come."""
         since = self._waits_since
         if self._first is None or self._stepped or self._others or since is None or now < since + _STALLED_SECONDS:
+            return
+        if self._paused():
+            self._waits_since = now
             return
         raise _fell(self._first, "and the others can't go on without it")
 
@@ -209,6 +215,16 @@ def has_begun(state: Path) -> bool:
 
     with closing(Store(state)) as store:
         return bool(store.steps.newest(1))
+
+
+def is_paused(state: Path) -> bool:
+    """Whether a person has paused the run in a state folder."""
+    if not (state / FILE).exists():
+        return False
+    from ...coordinator.store.store import Store
+
+    with closing(Store(state)) as store:
+        return bool(store.get("paused"))
 
 
 def _fell(word: Ended, why: str) -> FarflungError:

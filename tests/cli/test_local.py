@@ -15,7 +15,7 @@ import pytest
 
 from farflung.cli.local import children as children_module
 from farflung.cli.local import run as run_module
-from farflung.cli.local.children import Children, Ended, Said
+from farflung.cli.local.children import Child, Children, Ended, Said
 from farflung.cli.local.run import LocalRun, has_begun, run, threads_for
 from farflung.coordinator.observe import status as status_module
 from farflung.coordinator.store.rows import StepRow
@@ -220,6 +220,25 @@ def test_others_that_can_go_on_are_let_and_others_that_wait_are_not(
         run(LocalRun(stand_in / "job.toml", stand_in / "state", 2), lambda e: shown.append(dict(e)))
     [warning] = [event for event in shown if event["event"] == "warning"]
     assert warning["message"] == "ended: killed by SIGKILL; the others go on without it, if there is a plan for them"
+
+
+def test_a_run_that_a_person_has_paused_waits_for_as_long_as_it_is(tmp_path: Path) -> None:
+    store = Store(tmp_path, create=True)
+    died = subprocess.Popen([sys.executable, "-c", "raise SystemExit(5)"], text=True)
+    died.wait()
+    start = run_module._Start(False, 0, lambda: run_module.is_paused(tmp_path))
+    start.said({"event": "phase", "phase": "training"}, 0.0)
+    start.ended(Ended(Child("node-1", died, tmp_path / "node-1.log"), 5))
+    store.put("paused", "paused by a person")
+    start.said({"event": "phase", "phase": "waiting", "why": "paused by a person"}, 10.0)
+    for now in (39.0, 41.0, 70.0, 99.0, 120.0):
+        start.check(now)
+    store.put("paused", "")
+    start.said({"event": "notice", "message": "resumed by a person"}, 149.0)
+    start.check(178.0)
+    with pytest.raises(FarflungError, match="node-1 ended before the first step, and the others can't go on without"):
+        start.check(180.0)
+    store.close()
 
 
 def test_a_run_has_begun_when_it_has_a_step_and_no_status_is_made_to_know(
