@@ -1,13 +1,14 @@
 """Trials of microbatches and recompute: which are made, in which steps, and what follows from what they measure."""
 
 import json
+import random
 import re
 from dataclasses import replace
 
 import pytest
 
 from farflung.scheduler import Device, Network, Plan, PlanError, plan
-from farflung.scheduler.after_trials import FASTER, Found, decided, found_of, with_trial, without
+from farflung.scheduler.after_trials import FASTER, Found, decided, fastest, found_of, with_trial, without
 from farflung.scheduler.planning.choose_trials import MOST_BROKEN, held, with_trials
 from farflung.scheduler.trials import CYCLES, Trial, Tuning
 from farflung.scheduler.workloads import jobs
@@ -70,7 +71,39 @@ def test_the_plan_s_own_choice_stays_unless_another_is_clearly_faster():
 
 
 def test_a_round_on_one_of_the_steps_does_not_decide():
-    assert found_of([(0.4, 5), (3.0, 7), (0.5, 6)]) == Found(0.5, 7)
+    assert found_of([(0.4, 5), (3.0, 7), (0.5, 6)]) == Found(0.5, 7, pytest.approx(0.1))
+
+
+SIZES = (Trial(4, False), Trial(2, False), Trial(8, False))
+
+
+def adopted(usual, steps=3, times=2000):
+    """How often each trial is chosen whose steps take ``usual`` seconds and vary by 10 %."""
+    chance, counts = random.Random(1), [0] * len(usual)
+    for _ in range(times):
+        drawn = [[(one * max(0.2, chance.gauss(1.0, 0.1)), 0) for _ in range(steps)] for one in usual]
+        counts[fastest({at: found_of(taken) for at, taken in enumerate(drawn)})] += 1
+    return [count / times for count in counts]
+
+
+def test_on_a_busy_machine_a_choice_that_is_no_faster_is_seldom_adopted():
+    kept, *others = adopted((1.0, 1.0, 1.0))
+    assert kept > 0.88 and max(others) < 0.07
+    kept, *others = adopted((1.0, 1.1, 1.1))
+    assert kept > 0.97, "nor one that is slower"
+    assert adopted((1.0, 0.6, 1.1))[1] > 0.95, "one that is far faster is"
+
+
+def test_a_gain_has_to_be_larger_than_the_noise_of_the_same_trials():
+    steps = {0: [1.0, 1.1, 1.3], 1: [0.8, 0.9, 1.2], 2: [1.2, 1.2, 1.2]}  # a tenth of a second within a trial
+    noisy = {at: found_of([(one, 0) for one in taken]) for at, taken in steps.items()}
+    assert fastest(noisy) == 0 and fastest({at: Found(one.seconds) for at, one in noisy.items()}) == 1
+    plan_of = replace(PLAN, tuning=Tuning(SIZES))
+    assert decided(plan_of, noisy).same_placement(plan_of)
+    assert decided(plan_of, noisy).tuning.why.endswith(" again (steps of one trial differ by 0.1 s)")
+    assert fastest({**noisy, 1: Found(0.8, 0, 0.1)}) == 1, "0.3 s of gain: 0.055 of margin and 0.2 of noise"
+    elsewhere = {0: Found(1.0), 1: Found(0.9), 2: Found(2.0, 0, 0.5)}
+    assert fastest(elsewhere) == 0, "what disturbs another trial disturbs these two as well"
 
 
 def test_a_trial_that_failed_is_not_repeated_and_without_others_the_choice_is_known():
