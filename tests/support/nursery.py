@@ -234,7 +234,17 @@ class Server:
             asker.say(ended=pid, status=os.waitstatus_to_exitcode(status))
 
 
+def load_numba():
+    """What a node with more than a hundred thousand parameters spends a second with before its first compiled loop."""
+    with contextlib.suppress(ImportError):
+        from numba.core.registry import cpu_target
+
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
+
+
 def run():
+    load_numba()
     listener = socket.socket(fileno=int(sys.argv[1]))
     with tempfile.TemporaryDirectory(prefix="farflung-profiles-") as folder:
         facts.read_profile = remembers(Path(folder), facts.read_profile)
