@@ -37,12 +37,11 @@ def table(size: str, steps: int, text: str | None, tuned: int | None = None) -> 
     for method, lines in known.items():
         losses = [row["loss"] for row in lines]
         more, half = against(lines, known.get(BASELINE, []))
+        compared = "-" if math.isnan(more) else f"{more:+.2f} ± {shown(half, 2)} %"
         bits = statistics.mean(row["bits"] for row in lines)
         sent = f"{bits:.3f} | 1/{FP16 / bits:.3g}" if bits else " | "
         mean = f"{statistics.mean(losses):.4f} ± {shown(interval(losses), 4)}"
-        print(
-            f"| {method} | {lines[0]['rate']:g} | {len(lines)} | {mean} | {more:+.2f} ± {shown(half, 2)} % | {sent} |"
-        )
+        print(f"| {method} | {lines[0]['rate']:g} | {len(lines)} | {mean} | {compared} | {sent} |")
 
 
 def tried(size: str, steps: int, text: str | None) -> None:

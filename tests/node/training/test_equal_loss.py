@@ -12,7 +12,7 @@ from farflung.benchmarks import equal_loss, equal_loss_lines, text
 from farflung.benchmarks.equal_loss import Bench, job_of
 from farflung.benchmarks.equal_loss_lines import SIZES, against, best_rate, interval, rows
 from farflung.benchmarks.equal_loss_methods import BASELINE, METHODS
-from farflung.benchmarks.equal_loss_shown import found, gaps, lengths
+from farflung.benchmarks.equal_loss_shown import found, gaps, lengths, table
 
 EDEN = "eden 1 bit, every 5"
 
@@ -47,7 +47,9 @@ def test_a_stopped_bench_makes_only_the_runs_that_lack(bench: Bench, monkeypatch
     assert bench.rows()[0]["command"].endswith("--size byte --steps 100 --only 'eden 1 bit, every 5'")
 
 
-def test_a_long_run_takes_the_rate_that_a_shorter_one_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_takes_the_rate_that_a_shorter_one_found(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def at_the_lower_rate(job: Any, method: str) -> dict[str, Any]:
         return {"loss": 2.0 + job.train.learning_rate, "bits": 0.3, "seconds": 1.0}
 
@@ -62,6 +64,8 @@ def test_a_long_run_takes_the_rate_that_a_shorter_one_found(bench: Bench, monkey
     assert long[0]["command"].endswith("run --size byte --steps 800 --tuned 100 --only 'eden 1 bit, every 5'")
     assert found(bench.rows(), 800, 100)[EDEN] == long
     assert not found(bench.rows(), 800)
+    table("byte", 800, None, 100)
+    assert "| eden 1 bit, every 5 | 0.005 | 3 | 2.0050 ± 0.0000 | - | 0.300 |" in capsys.readouterr().out
 
 
 def test_gaps_are_of_lengths_that_all_seeds_ran(bench: Bench) -> None:
