@@ -133,6 +133,7 @@ def test_a_killed_run_leaves_nobody_behind(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_demo(command: Callable[..., Any], tmp_path: Path) -> None:
     done = command("demo", "--json", cwd=tmp_path, timeout=900)
     assert done.status == 0, done.stderr

@@ -27,6 +27,7 @@ def test_rows_and_matrices_at_once(island):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_every_kind_on_four_ranks(island):
     """Also of heads that are one on each, of rows that some ranks have none of, and of two stages of one node."""
     twice = Plan((("n0", "n1", "n0", "n1"),), ((0, 0), (1, 1), (2, 2), (3, 3)), (4,), schedule="interleaved")
