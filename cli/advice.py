@@ -125,8 +125,9 @@ def sentence(best: Choice | None, last: Choice, step: float) -> str:
     overlap = best.overlap(step)
     hides = f"fills at most {FULL:g} of {'a step' if overlap == 1 else f'{overlap} steps'} of {step:g} s"
     if not overlap:
-        rest = "" if best.mode == "delta" else ": its last backward pass hides the rest, if a step is one microbatch"
-        hides = f"makes a step of {step:g} s wait for {max(0.0, best.waits):.2g} s{rest}"
+        some = best.waits < best.seconds  # a small model's round begins after the pass
+        rest = ": its last backward pass hides the rest, if a step is one microbatch" if some else ""
+        hides = f"makes a step of {step:g} s wait for {max(0.0, best.waits):.3g} s{rest}"
     return (
         f"[updates] {best.keys(step)}: the least lossy whose round "
         f"({best.seconds:.3g} s) {hides}. In loss, compared with one optimiser on the whole "

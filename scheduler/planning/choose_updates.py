@@ -71,8 +71,8 @@ def choose_updates(estimator: Estimator, found: Candidate, compute: float, curre
     """The codec of each position's group and the overlap of all, for a workload with an `update_ladder`.
 
     estimator: with the codecs that links between stages have. compute: seconds of a step's forwards and backwards.
-    current: the plan in force. Its choice stays while it hides its
-    rounds and no less lossy codec does, so that noise in measurements changes nothing.
+    current: the plan in force. Its choice stays while it hides its rounds and no less lossy codec does, so that noise
+    in measurements changes nothing.
     """
     workload = estimator.workload
     compute = compute / workload.reached

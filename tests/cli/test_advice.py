@@ -71,7 +71,9 @@ def test_a_round_of_gradients_is_not_said_to_hide():
     best = chosen(choices(124_000_000, 8, 30e9, 1.0, 0.0), 1.0)
     words = sentence(best, best, 1.0)
     assert best.mode == "gradient" and "fills" not in words and "overlap" not in words
-    assert "makes a step of 1 s wait for 0.019 s: its last backward pass hides the rest, if a step is one mic" in words
+    assert "makes a step of 1 s wait for 0.0193 s: its last backward pass hides the rest, if a step is one mi" in words
+    small = chosen(choices(121_000, 8, 1e6, 600.0), 600.0)
+    assert "(6.88 s) makes a step of 600 s wait for 6.88 s. In loss" in sentence(small, small, 600.0), "nothing hides"
 
 
 def test_latency_is_counted_and_without_one_named_it_is_that_of_a_link_that_nobody_measured():
