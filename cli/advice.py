@@ -118,7 +118,8 @@ def sentence(best: Choice | None, last: Choice, step: float) -> str:
     if best is None:
         return (
             f"No codec hides behind a step of {step:g} s: even {last.codec} every {last.every} steps takes "
-            f"{last.seconds:.3g} s a round. Use a larger batch or a faster link, or larger numbers for updates.every."
+            f"{last.seconds:.3g} s a round. Use a larger batch, links that are faster or of less latency, or larger "
+            "numbers for updates.every."
         )
     known = best.measured
     cost = f"{known.words} ({known.source}); larger models were not measured" if known else "that was not measured"
