@@ -14,6 +14,7 @@ The content of the files is not looked at here; ``manifest.py`` makes the manife
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 import threading
@@ -35,6 +36,7 @@ from .refused import ShardRefused
 MAX_FILES = 4096
 MOST_OPEN = 4
 """Most unfinished checkpoints that are kept, so that those that never become complete do not fill the disk."""
+log = logging.getLogger(__name__)
 _FOLDER = re.compile(r"step-([0-9]{8,20})\Z")
 
 
@@ -73,6 +75,9 @@ class Checkpoints:
         self._damaged: set[int] = set()
         """Steps of complete checkpoints that a start passed over: the next checkpoint of the same step replaces
         them."""
+        self._listed: list[int] = []
+        """The folder's steps when it was read last."""
+        self._unread = False
         self._changing = threading.Lock()
         self.arrived = 0
         """Bytes received since the start: it grows while a node uploads."""
@@ -174,14 +179,22 @@ class Checkpoints:
             shutil.rmtree(replaced, ignore_errors=True)
             target.replace(replaced)
         folder.replace(target)
+        self._listed.append(step)
         sync_folder(self.folder)
         self._damaged.discard(step)
         self._forget(lambda other: other <= step)
         return Complete(step, target, position_in(manifest))
 
     def is_past(self, step: int) -> bool:
-        """Whether this step's checkpoint, or a later one, is complete."""
-        return any(one >= step and one not in self._damaged for one in self.steps())
+        """Whether this step's checkpoint, or a later one, is complete. Where the folder can't be read now, because no
+        descriptor is left or the disk fails, what was read last counts: the run asks this at every tick."""
+        try:
+            self._listed, self._unread = self.steps(), False
+        except OSError as error:
+            if not self._unread:
+                log.warning("the checkpoints can't be listed (%s): what was there before counts", error)
+            self._unread = True
+        return any(one >= step and one not in self._damaged for one in self._listed)
 
     def _forget(self, which: Callable[[int], bool]) -> None:
         """Throw away what has arrived of some steps."""

@@ -44,9 +44,9 @@ class HalfSent:
         self.socket.sendall(begin + b"".join(_frame(_HEADERS, 4, stream, head) for stream in self._left))
 
     def pump(self, seconds):
-        """Send whatever is taken, all but the last byte of each message, for so long."""
-        end = time.monotonic() + seconds
-        while self.open and time.monotonic() < end:
+        """Send what is taken, all but the last byte of each message, until all calls have ended; at most so long."""
+        end, calls = time.monotonic() + seconds, len(self._left)
+        while self.open and len(self.answered) < calls and time.monotonic() < end:
             with contextlib.suppress(OSError):
                 self._hear()
             moved = False

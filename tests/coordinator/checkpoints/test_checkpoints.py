@@ -76,6 +76,23 @@ def test_damaged_ones_are_passed_over(tmp_path):
     assert Checkpoints(tmp_path / "none", 3, {}).newest() == (None, [])
 
 
+def test_what_was_read_last_counts_while_the_folder_cannot_be_read(tmp_path, monkeypatch, caplog):
+    checkpoints = Checkpoints(tmp_path, 3, {})
+    complete(checkpoints, 1)
+    assert checkpoints.is_past(1)
+    complete(checkpoints, 2)
+
+    def fails(self):
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("pathlib.Path.iterdir", fails)
+        assert checkpoints.is_past(2) and checkpoints.has_whole(1, 1, "stage-0") and not checkpoints.is_past(3)
+        assert not checkpoints.has_whole(1, 3, "stage-0")
+    assert caplog.text.count("Too many open files") == 1, "not at every tick"
+    assert checkpoints.is_past(2) and not checkpoints.is_past(3)
+
+
 def test_one_that_cannot_be_moved_aside_is_passed_over_where_it_is(tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path, 3, {})
     for step in (1, 2):

@@ -118,7 +118,7 @@ async def test_members_notice_nothing_of_strangers(cluster, process, many_descri
             one.connect(("127.0.0.1", link.port))
         silent.append(one)
     attacks = await asyncio.to_thread(lambda: [closing(HalfSent(link.port, 32, source="127.0.0.9")) for _ in range(2)])
-    await asyncio.gather(*(asyncio.to_thread(attack.pump, 3.0) for attack in attacks))
+    await asyncio.gather(*(asyncio.to_thread(attack.pump, 60.0) for attack in attacks))
     assert all(len(attack.answered) == 32 or not attack.open for attack in attacks), "each is answered unread"
     took, step = [], a.step
     for _ in range(5):
@@ -153,7 +153,7 @@ async def test_nobody_without_a_secret_has_a_message_read(cluster, method, closi
     coordinator = cluster.coordinator()
     link = await coordinator.link
     attack = closing(await asyncio.to_thread(HalfSent, link.port, 4, f"/farflung.Coordinator/{method}"))
-    await asyncio.to_thread(attack.pump, 1.0)
+    await asyncio.to_thread(attack.pump, 60.0)
     assert len(attack.answered) == 4, "although no message is whole"
 
 
